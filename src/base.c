@@ -1,0 +1,118 @@
+#include "src/base.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+/* Names in messages come from files; an escape sequence must not reach a terminal. */
+static void escape_controls(char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7f)
+            *s = '?';
+}
+
+int fail(struct err *e, int rc, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!e)
+        return rc;
+    va_start(ap, fmt);
+    vsnprintf(e->text, sizeof(e->text), fmt, ap);
+    va_end(ap);
+    escape_controls(e->text);
+    return rc;
+}
+
+int exit_status(int rc)
+{
+    switch (-rc) {
+    case 0:
+        return 0;
+    case EINVAL:
+        return 64;
+    case EBADMSG:
+        return 65;
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+        return 66;
+    case ENODEV:
+    case EADDRINUSE:
+        return 69;
+    case EREMOTEIO:
+    case EAGAIN:
+        return 71;
+    case ENOSPC:
+    case EROFS:
+    case EDQUOT:
+        return 73;
+    case EIO:
+    case ETIMEDOUT:
+        return 74;
+    case ENOMEM:
+    case EBUSY:
+    case EINPROGRESS:
+        return 75;
+    case EACCES:
+    case EPERM:
+        return 77;
+    case ENOTSUP:
+        return 78;
+    default:
+        return 70;
+    }
+}
+
+void warn(struct log *l, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    escape_controls(text);
+    if (l->notices < LOG_NOTICES)
+        memcpy(l->notice[l->notices], text, sizeof(text));
+    l->notices++;
+    if (l->level > LOG_QUIET)
+        fprintf(stderr, "laguna-offload: warning: %s\n", text);
+}
+
+void info(struct log *l, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (l->level < LOG_VERBOSE)
+        return;
+    fputs("laguna-offload: ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+}
+
+size_t mul_sat(size_t a, size_t b)
+{
+    size_t r;
+
+    return __builtin_mul_overflow(a, b, &r) ? SIZE_MAX : r;
+}
+
+size_t add_sat(size_t a, size_t b)
+{
+    size_t r;
+
+    return __builtin_add_overflow(a, b, &r) ? SIZE_MAX : r;
+}
+
+double clock_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}

@@ -1,0 +1,59 @@
+#ifndef LAGUNA_ENGINE_H
+#define LAGUNA_ENGINE_H
+
+#include "src/expert.h"
+#include "src/model.h"
+#include "src/tokenizer.h"
+
+struct options;
+
+/* A loaded model on this machine: weights, tokenizer, worker threads.  Read-only after
+ * engine_open() but for its counters.  One thread at a time. */
+struct engine;
+
+/* Checks the whole directory first, then loads.  Blocks for as long as the weights take. */
+int  engine_open(struct engine **out, struct options *o, struct err *e);
+void engine_close(struct engine *g);
+
+const struct model *engine_model(const struct engine *g);
+const struct tokenizer *engine_tokenizer(const struct engine *g);
+int  engine_context(const struct engine *g);    /* tokens a session may hold */
+
+/* One timeline of tokens and the KV cache behind it. */
+struct session;
+
+int  session_open(struct session **out, struct engine *g, struct err *e);
+void session_close(struct session *s);
+int  session_length(const struct session *s);
+
+/* Forget everything from position n on.  -ERANGE where the sliding rings no longer hold
+ * what is needed before n (0 always works). */
+int  session_rewind(struct session *s, int n);
+
+/* What an evaluation hands out, for one position at a time, in order.  A non-zero return
+ * stops the evaluation and is returned by it. */
+struct position {
+    int index;                  /* in the timeline */
+    const float *logits;        /* [vocab] */
+    const struct route *route;  /* [sparse layers], tokens 1: where routes were asked for */
+};
+
+typedef int (*position_fn)(void *arg, const struct position *p);
+
+enum eval_rows { EVAL_NONE, EVAL_LAST, EVAL_ALL };
+
+struct eval {
+    enum eval_rows rows;        /* positions whose logits are computed and handed to `each` */
+    bool routes;
+    bool stepwise;              /* one decode step a token, as generation does */
+    position_fn each;
+    void *arg;
+    const volatile int *cancel; /* non-zero stops between chunks with -ECANCELED; may be NULL */
+};
+
+/* Append tokens to the timeline.  -E2BIG where the context is full; -EDOM on values that
+ * are not finite (the timeline is then as before the call). */
+int  session_eval(struct session *s, const int32_t *token, int n, const struct eval *v,
+                  struct err *e);
+
+#endif

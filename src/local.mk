@@ -1,0 +1,16 @@
+noinst_LIBRARIES += src/libengine.a
+src_libengine_a_SOURCES = \
+    src/base.h src/base.c \
+    src/shape.h \
+    src/weights.h \
+    src/expert.h \
+    src/ref.h
+
+bin_PROGRAMS = laguna-offload
+laguna_offload_SOURCES = \
+    src/main.c
+laguna_offload_LDADD   = $(ENGINE_LIBS)
+
+ENGINE_LIBS = src/libengine.a storage/libstorage.a $(CPU_LIBS) $(GPU_LIBS) src/libengine.a \
+              $(URING_LIBS) $(CJSON_LIBS) $(BLAS_LIBS) $(NUMA_LIBS) \
+              $(PCRE2_LIBS) $(XXHASH_LIBS) $(EVENT_LIBS) $(EDIT_LIBS) -lm

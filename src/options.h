@@ -1,0 +1,47 @@
+#ifndef LAGUNA_OPTIONS_H
+#define LAGUNA_OPTIONS_H
+
+#include "src/base.h"
+
+/* Everything a person can set: command line, then LAGUNA_* in the environment, then
+ * /etc/laguna-offload.conf, then the defaults.  The only file that reads the environment. */
+
+enum command { CMD_NONE, CMD_RUN, CMD_BATCH, CMD_SCORE, CMD_TOKENIZE, CMD_RENDER, CMD_BENCH,
+               CMD_SERVE, CMD_PLAN, CMD_STATS, CMD_DOCTOR, CMD_TOP };
+
+enum { SIZE_AUTO = -1, CONTEXT_AUTO = 0, THREADS_AUTO = 0 };
+
+struct options {
+    enum command command;
+    const char *model_dir;
+    int context;                /* tokens, or CONTEXT_AUTO */
+    int threads;                /* or THREADS_AUTO */
+    const char *isa;            /* "auto", or a name that exists */
+    const char *kv_type;        /* q8 fp8 bf16 f32 */
+    const char *device;         /* cpu, cuda, cuda:N, auto */
+    int64_t ram_bytes, ram_experts_bytes, vram_experts_bytes;   /* or SIZE_AUTO */
+    bool deterministic;
+    struct log log;
+
+    const char *file;           /* input: a path, "-", or NULL */
+    const char *prompt;         /* run */
+    const char *system;         /* run; NULL: the template's default */
+    bool think;
+    int max_tokens;             /* -n; -1: until the context ends */
+    float temperature, top_p, min_p;    /* NAN: the checkpoint's default */
+    int top_k;                  /* -1: the checkpoint's default */
+    bool seed_set;
+    uint64_t seed;
+    const char **stop;          /* [stops] */
+    int stops;
+
+    bool ids, decode, logits, routes, jsonl, as_text, add_bos;  /* score, tokenize, render */
+    int window, max_windows;    /* score; max_windows 0: all */
+};
+
+/* Fill *o.  0; 1 where --help, --version or --isa help was answered on stdout; -EINVAL with
+ * the words for a bad command line; -ENOTSUP for an ISA this machine lacks. */
+int options_parse(struct options *o, int argc, char **argv, struct err *e);
+void options_free(struct options *o);
+
+#endif

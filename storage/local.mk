@@ -1,0 +1,4 @@
+noinst_LIBRARIES += storage/libstorage.a
+storage_libstorage_a_SOURCES = \
+    storage/safetensors.h \
+    storage/checkpoint.h

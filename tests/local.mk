@@ -1,0 +1,11 @@
+## C tests print TAP; so do shell tests.  `make bench` builds what `make check` never runs.
+LOG_DRIVER   = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+TEST_EXTENSIONS = .sh
+SH_LOG_DRIVER = $(LOG_DRIVER)
+
+check_PROGRAMS += tests/t_base
+TESTS          += tests/t_base tests/t_man.sh tests/t_style.sh
+dist_check_SCRIPTS += tests/t_man.sh tests/t_style.sh
+
+tests_t_base_SOURCES = tests/t_base.c tests/tap.h
+tests_t_base_LDADD   = src/libengine.a

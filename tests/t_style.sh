@@ -1,0 +1,35 @@
+#!/bin/sh
+# The rules of CONVENTIONS that a script can judge.  A rule that needs an exception
+# gets it here, by name, with the reason.
+cd "${srcdir:-.}" || exit 99
+code=$(find src cpu cuda storage tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+n=0
+check() { # name, offending lines
+    n=$((n + 1))
+    if [ -z "$2" ]; then echo "ok $n - $1"; return; fi
+    echo "not ok $n - $1"
+    printf '%s\n' "$2" | sed 's/^/# /'
+}
+
+# Leaves know the vocabulary headers of src/ and their own folder, nothing else.
+vocab='src/(base|shape|weights|expert|ref)\.h'
+for dir in cpu cuda storage; do
+    check "$dir/ includes only itself and the vocabulary" \
+        "$(grep -nE '^#include "' $dir/*.[ch] $dir/*.cu 2>/dev/null |
+           grep -vE "\"($vocab|$dir/[a-z0-9_]+\.(h|cuh)|config\.h)\"")"
+done
+check 'files of at most 1000 lines' \
+    "$(wc -l $code | awk '$2 != "total" && $1 > 1000')"
+check 'functions of at most 100 lines' \
+    "$(awk 'FNR == 1 { at = 0 } /^{/ { at = FNR }
+            /^}/ { if (at && FNR - at > 100) print FILENAME ":" at; at = 0 }' $code)"
+check 'lines of at most 100 columns' "$(grep -nE '^.{101}' $code)"
+check 'the environment is read in one file' "$(grep -ln 'getenv' $code | grep -v src/options.c)"
+check 'no #if inside a function' \
+    "$(awk 'FNR == 1 { in_fn = 0 } /^{/ { in_fn = 1 } /^}/ { in_fn = 0 }
+            in_fn && /^ *# *if/ { print FILENAME ":" FNR }' $code)"
+check 'headers guarded and self-contained' \
+    "$(for h in $(find src cpu cuda storage -name '*.h'); do
+           echo "#include \"$h\"" | ${CC:-cc} -std=gnu11 -I. -fsyntax-only -x c - 2>&1 | head -1
+       done)"
+echo "1..$n"
