@@ -42,7 +42,8 @@ struct log {
 };
 
 void warn(struct log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void info(struct log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));   /* -v only */
+/* Only with -v. */
+void info(struct log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* a * b and a + b, or SIZE_MAX where the result does not fit: callers compare against
  * a budget, so saturation is the answer they want. */

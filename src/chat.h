@@ -27,7 +27,8 @@ int  chat_render(struct prompt *out, const cJSON *messages, const cJSON *tools,
 void prompt_free(struct prompt *p);
 
 /* Encode with the prompt's own spans. */
-int  prompt_encode(const struct prompt *p, const struct tokenizer *t, struct ids *out, struct err *e);
+int  prompt_encode(const struct prompt *p, const struct tokenizer *t, struct ids *out,
+                   struct err *e);
 
 /* 1 if the bytes of chat_template.jinja are a layout this renderer is known to equal
  * (XXH3 of the file), 0 if not: the caller warns and goes on. */

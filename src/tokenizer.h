@@ -42,7 +42,7 @@ int     tokenizer_vocab(const struct tokenizer *t);             /* highest id + 
 bool    tokenizer_special(const struct tokenizer *t, int32_t id);   /* special: true in the file */
 bool    tokenizer_added(const struct tokenizer *t, int32_t id);
 int32_t tokenizer_find_added(const struct tokenizer *t, const char *content);   /* or -1 */
-int32_t tokenizer_bos(const struct tokenizer *t);       /* what the post-processor prepends, or -1 */
+int32_t tokenizer_bos(const struct tokenizer *t);   /* what the post-processor prepends, or -1 */
 
 /* Streaming decode: bytes that do not yet end a character are held back.  What can never
  * become valid UTF-8 comes out as U+FFFD. */
