@@ -4,7 +4,7 @@ src_libengine_a_SOURCES = \
     src/shape.h \
     src/weights.h \
     src/expert.h \
-    src/ref.h
+    src/ref.h src/ref.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES = \

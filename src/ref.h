@@ -8,10 +8,12 @@
  * rounded to BF16 after dequantisation, as the reference implementation does; nothing
  * else is rounded. */
 
+enum { REF_MAX_COLS = 65536 };  /* of a matrix; shape_read() and the model check it */
+
 /* Row r of m, dequantised and rounded to BF16: [cols]. */
 void ref_row(float *out, const struct matrix *m, int r);
 
-/* y[t][r] = m x[t], t < n; y_stride and x_stride in floats. */
+/* y[t][r] = m x[t], t < n, row0 <= r < row1; y_stride and x_stride in floats. */
 void ref_mul(float *y, size_t y_stride, const struct matrix *m, const float *x, size_t x_stride,
              int n, int row0, int row1);
 

@@ -9,3 +9,8 @@ dist_check_SCRIPTS += tests/t_man.sh tests/t_style.sh
 
 tests_t_base_SOURCES = tests/t_base.c tests/tap.h
 tests_t_base_LDADD   = src/libengine.a
+
+check_PROGRAMS += tests/t_ref
+TESTS          += tests/t_ref
+tests_t_ref_SOURCES = tests/t_ref.c tests/tap.h
+tests_t_ref_LDADD   = src/libengine.a -lm
