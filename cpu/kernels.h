@@ -54,6 +54,7 @@ struct cpu_kernels {
     size_t (*pack_bytes[ACT_KINDS])(int cols);  /* of one token, a multiple of ACT_ALIGN */
     void (*pack[ACT_KINDS])(uint8_t *to, const float *x, int cols);
     mul_fn mul[W_FORMATS];
+    mul_fn mul_exact;           /* W_BF16 times ACT_F32, for the router, whatever mul takes */
     kv_store_fn kv_store[KV_TYPES];
     void (*attend[KV_TYPES])(const struct attend *a);
     /* y[i] = x[i] / rms(x) * w[i] */

@@ -1,15 +1,13 @@
+## A line a module.
 noinst_LIBRARIES += src/libengine.a
-src_libengine_a_SOURCES = \
-    src/base.h src/base.c \
-    src/shape.h \
-    src/weights.h \
-    src/expert.h \
-    src/ref.h src/ref.c
+src_libengine_a_SOURCES  = src/base.h src/base.c
+src_libengine_a_SOURCES += src/shape.h
+src_libengine_a_SOURCES += src/weights.h src/expert.h
+src_libengine_a_SOURCES += src/ref.h src/ref.c
 
 bin_PROGRAMS = laguna-offload
-laguna_offload_SOURCES = \
-    src/main.c
-laguna_offload_LDADD   = $(ENGINE_LIBS)
+laguna_offload_SOURCES  = src/main.c
+laguna_offload_LDADD    = $(ENGINE_LIBS)
 
 ENGINE_LIBS = src/libengine.a storage/libstorage.a $(CPU_LIBS) $(GPU_LIBS) src/libengine.a \
               $(URING_LIBS) $(CJSON_LIBS) $(BLAS_LIBS) $(NUMA_LIBS) \

@@ -1,4 +1,3 @@
 noinst_LIBRARIES += storage/libstorage.a
-storage_libstorage_a_SOURCES = \
-    storage/safetensors.h \
-    storage/checkpoint.h
+storage_libstorage_a_SOURCES  = storage/safetensors.h
+storage_libstorage_a_SOURCES += storage/checkpoint.h

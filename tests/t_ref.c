@@ -84,7 +84,8 @@ static void check_attend(void)
     for (int i = 0; i < 64; i++)
         v[i] = i < 32 ? 1 : 3;
     ref_attend(out, q, k, v, 32, 32, 2, scratch);
-    ok(fabsf(out[0] - 2) < 1e-6f && fabsf(out[31] - 2) < 1e-6f, "equal keys: the mean of the values");
+    ok(fabsf(out[0] - 2) < 1e-6f && fabsf(out[31] - 2) < 1e-6f,
+       "equal keys: the mean of the values");
     ok(fabsf(ref_softplus(0) - 0.693147f) < 1e-6f && ref_softplus(21) == 21, "softplus");
 }
 

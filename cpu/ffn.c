@@ -1,0 +1,288 @@
+/* The second half of a layer: the dense FFN, or router, shared expert and the routed
+ * experts in waves. */
+#include "cpu/cpu_internal.h"
+#include "src/ref.h"
+
+#include <errno.h>
+#include <math.h>
+
+struct ffn_job {
+    struct cpu *c;
+    const struct layer_weights *w;
+    const struct ffn *f;
+    float *out;                         /* [tokens][hidden] */
+    atomic_int bad_token;               /* -1, or a token whose router failed */
+};
+
+/* gate = silu(gate) * up for rows from..to of inner floats, packed for the down product. */
+static void activate(struct cpu *c, struct acts *a, unsigned kinds, int inner, size_t from,
+                     size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        float *g = c->gate + i * (size_t)inner;
+
+        c->k->silu_mul(g, g, c->up + i * (size_t)inner, inner);
+        cpu_pack(c, a, kinds, (int)i, g);
+    }
+}
+
+static unsigned ffn_kinds(const struct cpu *c, const struct ffn *f)
+{
+    return cpu_kinds(c, &f->gate) | cpu_kinds(c, &f->up);
+}
+
+static void dense_worker(void *arg, int worker, int workers)
+{
+    struct ffn_job *j = arg;
+    struct cpu *c = j->c;
+    const struct ffn *f = j->f;
+    size_t inner = (size_t)f->gate.rows, from, to;
+    struct product in[] = {
+        { &f->gate, c->gate, inner, &c->h_acts, 0, c->tokens, false },
+        { &f->up, c->up, inner, &c->h_acts, 0, c->tokens, false },
+    };
+    struct product down = { &f->down, j->out, (size_t)f->down.rows, &c->dense_acts, 0, c->tokens,
+                            false };
+
+    cpu_norm_share(c, j->w->ffn_norm, ffn_kinds(c, f), worker, workers);
+    pool_barrier(c->pool, worker);
+    cpu_mul_share(c, in, 2, worker, workers);
+    pool_barrier(c->pool, worker);
+    pool_share((size_t)c->tokens, 1, worker, workers, &from, &to);
+    activate(c, &c->dense_acts, cpu_kinds(c, &f->down), f->gate.rows, from, to);
+    pool_barrier(c->pool, worker);
+    cpu_mul_share(c, &down, 1, worker, workers);
+    pool_barrier(c->pool, worker);
+    cpu_residual_share(c, j->out, worker, workers);
+}
+
+void cpu_dense(struct cpu *c, const struct layer_weights *w)
+{
+    struct ffn_job j = { .c = c, .w = w, .f = &w->ffn, .out = c->delta };
+
+    pool_run(c->pool, dense_worker, &j);
+}
+
+static void select_experts(struct ffn_job *j, size_t from, size_t to)
+{
+    struct cpu *c = j->c;
+    size_t experts = (size_t)c->shape->experts, topk = (size_t)c->shape->topk;
+
+    for (size_t t = from; t < to; t++)
+        if (ref_route(c->shape, c->router + t * experts, j->w->router_bias,
+                      c->route_id + t * topk, c->route_weight + t * topk))
+            atomic_store(&j->bad_token, (int)t);
+}
+
+/* Router and shared expert read the same h, so their products go together. */
+static void route_worker(void *arg, int worker, int workers)
+{
+    struct ffn_job *j = arg;
+    struct cpu *c = j->c;
+    const struct ffn *f = j->f;
+    size_t inner = (size_t)f->gate.rows, from, to;
+    struct product in[] = {
+        { &j->w->router, c->router, (size_t)j->w->router.rows, &c->h_acts, 0, c->tokens, true },
+        { &f->gate, c->gate, inner, &c->h_acts, 0, c->tokens, false },
+        { &f->up, c->up, inner, &c->h_acts, 0, c->tokens, false },
+    };
+    struct product down = { &f->down, j->out, (size_t)f->down.rows, &c->inner_acts, 0, c->tokens,
+                            false };
+
+    /* The experts, whatever their formats, find h packed in every kind the table knows. */
+    cpu_norm_share(c, j->w->ffn_norm, c->all_kinds, worker, workers);
+    pool_barrier(c->pool, worker);
+    cpu_mul_share(c, in, inner ? 3 : 1, worker, workers);
+    pool_barrier(c->pool, worker);
+    pool_share((size_t)c->tokens, 1, worker, workers, &from, &to);
+    if (inner)
+        activate(c, &c->inner_acts, cpu_kinds(c, &f->down), f->gate.rows, from, to);
+    pool_share((size_t)c->tokens, 1, workers - 1 - worker, workers, &from, &to);
+    select_experts(j, from, to);
+    pool_barrier(c->pool, worker);
+    if (inner)
+        cpu_mul_share(c, &down, 1, worker, workers);
+}
+
+int cpu_route(struct cpu *c, const struct layer_weights *w, struct route *out)
+{
+    struct ffn_job j = { .c = c, .w = w, .f = &w->ffn, .out = c->shared, .bad_token = -1 };
+    size_t n = (size_t)c->tokens * (size_t)c->shape->hidden;
+
+    c->inner_acts.cols = w->ffn.down.cols;
+    if (!w->ffn.gate.rows)
+        memset(c->shared, 0, n * sizeof(float));
+    pool_run(c->pool, route_worker, &j);
+    if (atomic_load(&j.bad_token) >= 0)
+        return -EDOM;
+    memset(c->routed, 0, n * sizeof(float));
+    *out = (struct route){ c->tokens, c->shape->topk, c->route_id, c->route_weight };
+    return 0;
+}
+
+int cpu_wave_pairs(const struct cpu *c)
+{
+    return c->pairs;
+}
+
+void cpu_wave_begin(struct cpu *c, const struct route *r, const uint16_t *id, int n)
+{
+    struct wave *w = &c->wave;
+    int all = r->tokens * r->topk;
+
+    w->experts = n;
+    w->pairs = 0;
+    for (int i = 0; i < all; i++)
+        w->of_token[i] = -1;
+    for (int x = 0; x < n; x++) {
+        w->expert[x] = (struct wave_expert){ .id = id[x], .pair = w->pairs };
+        for (int i = 0; i < all; i++) {
+            if (r->expert[i] != id[x])
+                continue;
+            w->token[w->pairs] = i / r->topk;
+            w->weight[w->pairs] = r->weight[i];
+            w->of_token[i] = w->pairs++;
+        }
+        w->expert[x].tokens = w->pairs - w->expert[x].pair;
+    }
+}
+
+/* One token needs no gathering: its row of h serves as it is. */
+static bool gathered(const struct wave_expert *w)
+{
+    return w->tokens > 1;
+}
+
+static void plan_products(struct wave_job *j)
+{
+    struct cpu *c = j->c;
+
+    for (int i = 0; i < j->n; i++) {
+        const struct ffn *f = &j->x[i]->ffn;
+        const struct wave_expert *w = j->w[i];
+        size_t inner = (size_t)f->gate.rows, hidden = (size_t)f->down.rows;
+        const struct acts *h = gathered(w) ? &c->pair_acts : &c->h_acts;
+        int first = gathered(w) ? w->pair : c->wave.token[w->pair];
+        size_t at = (size_t)w->pair;
+
+        j->in[2 * i] = (struct product){ &f->gate, c->gate + at * inner, inner, h, first,
+                                         w->tokens, false };
+        j->in[2 * i + 1] = (struct product){ &f->up, c->up + at * inner, inner, h, first,
+                                             w->tokens, false };
+        j->down[i] = (struct product){ &f->down, c->pair_out + at * hidden, hidden,
+                                       &c->inner_acts, w->pair, w->tokens, false };
+        j->kinds |= ffn_kinds(c, f);
+    }
+}
+
+/* Copy the packed rows of h that expert x's tokens need to rows of its own. */
+static void gather(const struct wave_job *j, const struct wave_expert *w)
+{
+    struct cpu *c = j->c;
+
+    for (int kind = 0; kind < ACT_KINDS; kind++) {
+        size_t stride = c->pair_acts.stride[kind];
+
+        if (j->kinds >> kind & 1)
+            for (int p = w->pair; p < w->pair + w->tokens; p++)
+                memcpy(c->pair_acts.packed[kind] + (size_t)p * stride,
+                       c->h_acts.packed[kind] + (size_t)c->wave.token[p] * stride, stride);
+    }
+}
+
+static void wave_worker(void *arg, int worker, int workers)
+{
+    struct wave_job *j = arg;
+    struct cpu *c = j->c;
+    bool any = false;
+
+    for (int i = 0; i < j->n; i++)
+        any |= gathered(j->w[i]);
+    if (any) {
+        for (int i = worker; i < j->n; i += workers)
+            if (gathered(j->w[i]))
+                gather(j, j->w[i]);
+        pool_barrier(c->pool, worker);
+    }
+    cpu_mul_share(c, j->in, 2 * j->n, worker, workers);
+    pool_barrier(c->pool, worker);
+    for (int i = 0, p = 0; i < j->n; i++) {
+        const struct ffn *f = &j->x[i]->ffn;
+
+        /* Pairs of all experts are dealt out in turn: an expert may have one token. */
+        for (int t = 0; t < j->w[i]->tokens; t++, p++)
+            if (p % workers == worker)
+                activate(c, &c->inner_acts, cpu_kinds(c, &f->down), f->gate.rows,
+                         (size_t)(j->w[i]->pair + t), (size_t)(j->w[i]->pair + t + 1));
+    }
+    pool_barrier(c->pool, worker);
+    cpu_mul_share(c, j->down, j->n, worker, workers);
+}
+
+static const struct wave_expert *wave_find(const struct wave *w, int id)
+{
+    int i = 0;
+
+    while (w->expert[i].id != id)
+        i++;
+    return &w->expert[i];
+}
+
+void cpu_wave_add(struct cpu *c, const struct expert *const *x, int n)
+{
+    struct wave_job *j = &c->wave_job;
+
+    if (!n)
+        return;
+    j->c = c;
+    j->x = x;
+    j->n = n;
+    j->kinds = 0;
+    for (int i = 0; i < n; i++)
+        j->w[i] = wave_find(&c->wave, x[i]->id);
+    c->inner_acts.cols = x[0]->ffn.down.cols;
+    plan_products(j);
+    pool_run(c->pool, wave_worker, j);
+}
+
+/* routed[t] += weight * out, in the order of ascending experts. */
+static void sum_worker(void *arg, int worker, int workers)
+{
+    struct cpu *c = arg;
+    size_t hidden = (size_t)c->shape->hidden, topk = (size_t)c->shape->topk, from, to;
+
+    pool_share((size_t)c->tokens * hidden, 16, worker, workers, &from, &to);
+    for (size_t t = from / hidden; t * hidden < to; t++) {
+        size_t row = t * hidden, a = from > row ? from - row : 0;
+        size_t b = to - row < hidden ? to - row : hidden;
+
+        for (size_t k = 0; k < topk; k++) {
+            int p = c->wave.of_token[t * topk + k];
+            const float *out = c->pair_out + (size_t)(p < 0 ? 0 : p) * hidden;
+
+            if (p >= 0)
+                for (size_t i = a; i < b; i++)
+                    c->routed[row + i] += c->wave.weight[p] * out[i];
+        }
+    }
+}
+
+void cpu_wave_end(struct cpu *c)
+{
+    pool_run(c->pool, sum_worker, c);
+}
+
+static void combine_worker(void *arg, int worker, int workers)
+{
+    struct cpu *c = arg;
+    size_t from, to;
+
+    pool_share((size_t)c->tokens * (size_t)c->shape->hidden, 16, worker, workers, &from, &to);
+    for (size_t i = from; i < to; i++)
+        c->x[i] += c->routed[i] * c->shape->route_scale + c->shared[i];
+}
+
+void cpu_combine(struct cpu *c)
+{
+    pool_run(c->pool, combine_worker, c);
+}
