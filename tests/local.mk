@@ -14,3 +14,8 @@ check_PROGRAMS += tests/t_ref
 TESTS          += tests/t_ref
 tests_t_ref_SOURCES = tests/t_ref.c tests/tap.h
 tests_t_ref_LDADD   = src/libengine.a -lm
+
+check_PROGRAMS += tests/t_json
+TESTS += tests/t_json
+tests_t_json_SOURCES = tests/t_json.c tests/tap.h
+tests_t_json_LDADD = $(ENGINE_LIBS)
