@@ -5,6 +5,7 @@ src_libengine_a_SOURCES += src/shape.h
 src_libengine_a_SOURCES += src/weights.h src/expert.h
 src_libengine_a_SOURCES += src/ref.h src/ref.c
 src_libengine_a_SOURCES += src/json.h src/json.c src/text.c
+src_libengine_a_SOURCES += src/sample.h src/sample.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c

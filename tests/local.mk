@@ -19,3 +19,8 @@ check_PROGRAMS += tests/t_json
 TESTS += tests/t_json
 tests_t_json_SOURCES = tests/t_json.c tests/tap.h
 tests_t_json_LDADD = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_sample
+TESTS          += tests/t_sample
+tests_t_sample_SOURCES = tests/t_sample.c tests/tap.h
+tests_t_sample_LDADD   = src/libengine.a -lm
