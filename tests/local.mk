@@ -24,3 +24,8 @@ check_PROGRAMS += tests/t_sample
 TESTS          += tests/t_sample
 tests_t_sample_SOURCES = tests/t_sample.c tests/tap.h
 tests_t_sample_LDADD   = src/libengine.a -lm
+
+check_PROGRAMS += tests/t_pool
+TESTS          += tests/t_pool
+tests_t_pool_SOURCES = tests/t_pool.c tests/tap.h
+tests_t_pool_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS)
