@@ -19,12 +19,18 @@ const struct model *engine_model(const struct engine *g);
 const struct tokenizer *engine_tokenizer(const struct engine *g);
 int  engine_context(const struct engine *g);    /* tokens a session may hold */
 
+/* Between them the workers stay awake; calls nest.  For callers that evaluate again soon. */
+void engine_begin(struct engine *g);
+void engine_end(struct engine *g);
+
 /* One timeline of tokens and the KV cache behind it. */
 struct session;
 
 int  session_open(struct session **out, struct engine *g, struct err *e);
 void session_close(struct session *s);
 int  session_length(const struct session *s);
+const int32_t *session_tokens(const struct session *s);         /* [length] */
+struct engine *session_engine(const struct session *s);
 
 /* Forget everything from position n on.  -ERANGE where the sliding rings no longer hold
  * what is needed before n (0 always works). */
@@ -48,7 +54,8 @@ struct eval {
     bool stepwise;              /* one decode step a token, as generation does */
     position_fn each;
     void *arg;
-    const volatile int *cancel; /* non-zero stops between chunks with -ECANCELED; may be NULL */
+    const volatile int *cancel; /* non-zero stops between chunks with -ECANCELED, what was
+                                 * evaluated so far stays; may be NULL */
 };
 
 /* Append tokens to the timeline.  -E2BIG where the context is full; -EDOM on values that

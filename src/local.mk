@@ -6,6 +6,12 @@ src_libengine_a_SOURCES += src/weights.h src/expert.h
 src_libengine_a_SOURCES += src/ref.h src/ref.c
 src_libengine_a_SOURCES += src/json.h src/json.c src/text.c
 src_libengine_a_SOURCES += src/sample.h src/sample.c
+src_libengine_a_SOURCES += src/experts.h src/experts.c
+src_libengine_a_SOURCES += src/forward.h src/forward.c
+src_libengine_a_SOURCES += src/memory.h src/memory.c
+src_libengine_a_SOURCES += src/engine.h src/engine_internal.h src/engine.c src/session.c
+src_libengine_a_SOURCES += src/generate.h src/generate.c
+src_libengine_a_SOURCES += src/model.h src/options.h src/tokenizer.h
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c

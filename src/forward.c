@@ -1,0 +1,104 @@
+/* The forward pass: what happens to one batch of tokens, from embedding to logits.
+ * Read this file first; everything else in the project serves a line of it. */
+#include "src/forward.h"
+
+#include <errno.h>
+
+/* The experts that this batch chose, each once, ascending, and how many tokens each has. */
+struct chosen {
+    uint16_t id[MAX_EXPERTS];
+    int tokens[MAX_EXPERTS];
+    int n;
+};
+
+static void collect(const struct route *r, int experts, struct chosen *c)
+{
+    int tokens[MAX_EXPERTS] = { 0 };
+
+    for (int i = 0; i < r->tokens * r->topk; i++)
+        tokens[r->expert[i]]++;
+    c->n = 0;
+    for (int x = 0; x < experts; x++) {
+        if (!tokens[x])
+            continue;
+        c->id[c->n] = (uint16_t)x;
+        c->tokens[c->n++] = tokens[x];
+    }
+}
+
+/* How many experts from `first` on fit one wave. */
+static int wave_size(const struct runner *f, const struct chosen *c, int first)
+{
+    int pairs = 0, n = first;
+
+    while (n < c->n && pairs + c->tokens[n] <= cpu_wave_pairs(f->cpu))
+        pairs += c->tokens[n++];
+    return n - first;
+}
+
+/* The routed experts, in as many waves as the scratch needs. */
+static void run_experts(struct runner *f, int layer, const struct route *r)
+{
+    const struct expert *x[MAX_EXPERTS];
+    struct chosen c;
+    int n;
+
+    collect(r, f->model->shape.experts, &c);
+    for (int first = 0; first < c.n; first += n) {
+        n = wave_size(f, &c, first);
+        for (int i = 0; i < n; i++)
+            x[i] = experts_get(f->experts, layer, c.id[first + i]);
+        cpu_wave_begin(f->cpu, r, c.id + first, n);
+        cpu_wave_add(f->cpu, x, n);
+        cpu_wave_end(f->cpu);
+    }
+}
+
+static void keep_route(struct runner *f, int layer, const struct route *r)
+{
+    size_t topk = (size_t)r->topk, n = (size_t)r->tokens * topk;
+    size_t at = (size_t)f->model->sparse_index[layer] * (size_t)f->batch * topk;
+
+    memcpy(f->route_id + at, r->expert, n * sizeof(*r->expert));
+    memcpy(f->route_weight + at, r->weight, n * sizeof(*r->weight));
+}
+
+static int run_layer(struct runner *f, int layer, struct kv *kv, const struct batch *b,
+                     struct err *e)
+{
+    const struct layer_weights *w = &f->model->layer[layer];
+    struct route r;
+    int rc;
+
+    cpu_attention(f->cpu, layer, w, kv, b);
+    if (f->model->shape.layer[layer].dense) {
+        cpu_dense(f->cpu, w);
+        return 0;
+    }
+    rc = cpu_route(f->cpu, w, &r);
+    if (rc)
+        return fail(e, rc, "layer %d: the router's scores are not finite (position %d)", layer,
+                    b->pos);
+    if (f->route_id)
+        keep_route(f, layer, &r);
+    run_experts(f, layer, &r);
+    cpu_combine(f->cpu);
+    return 0;
+}
+
+int forward(struct runner *f, struct kv *kv, const struct batch *b, struct err *e)
+{
+    cpu_embed(f->cpu, &f->model->embed, b);
+    for (int layer = 0; layer < f->model->shape.layers; layer++) {
+        int rc = run_layer(f, layer, kv, b, e);
+
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+void runner_logits(struct runner *f, int from, int n, float *logits)
+{
+    cpu_logits(f->cpu, f->model->final_norm, &f->model->head, from, n, logits);
+}

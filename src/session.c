@@ -1,0 +1,178 @@
+/* One timeline of tokens: its KV cache, and evaluation in chunks or step by step. */
+#include "src/engine_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum { LOGIT_ROWS = 64 };       /* rows of logits computed together */
+
+struct session {
+    struct engine *engine;
+    struct kv kv;
+    int32_t *token;             /* [context], of them `length` are evaluated */
+    int length;
+    int written;                /* rows of the rings up to here hold what was last written */
+    float *logits;              /* [LOGIT_ROWS][vocab] */
+    uint16_t *route_id;         /* [sparse layers][batch][topk] */
+    float *route_weight;
+    struct route *route;        /* [sparse layers], of one position */
+};
+
+static void *rows(size_t n, size_t each, size_t bytes)
+{
+    return calloc(mul_sat(n, each) + 1, bytes);
+}
+
+int session_open(struct session **out, struct engine *g, struct err *e)
+{
+    const struct shape *s = &g->model->shape;
+    size_t routes = (size_t)s->sparse_layers * (size_t)g->batch;
+    struct session *t = calloc(1, sizeof(*t));
+    int rc;
+
+    if (!t)
+        return fail(e, -ENOMEM, "out of memory");
+    t->engine = g;
+    t->token = rows((size_t)g->context, 1, sizeof(*t->token));
+    t->logits = rows(g->batch < LOGIT_ROWS ? (size_t)g->batch : LOGIT_ROWS, (size_t)s->vocab,
+                     sizeof(*t->logits));
+    t->route_id = rows(routes, (size_t)s->topk, sizeof(*t->route_id));
+    t->route_weight = rows(routes, (size_t)s->topk, sizeof(*t->route_weight));
+    t->route = rows((size_t)s->sparse_layers, 1, sizeof(*t->route));
+    if (!t->token || !t->logits || !t->route_id || !t->route_weight || !t->route)
+        rc = fail(e, -ENOMEM, "no memory for a session of %d tokens", g->context);
+    else
+        rc = kv_open(&t->kv, s, g->kv_type, g->context, g->batch, e);
+    if (rc) {
+        session_close(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+void session_close(struct session *s)
+{
+    if (!s)
+        return;
+    kv_close(&s->kv);
+    free(s->token);
+    free(s->logits);
+    free(s->route_id);
+    free(s->route_weight);
+    free(s->route);
+    free(s);
+}
+
+int session_length(const struct session *s)
+{
+    return s->length;
+}
+
+const int32_t *session_tokens(const struct session *s)
+{
+    return s->token;
+}
+
+struct engine *session_engine(const struct session *s)
+{
+    return s->engine;
+}
+
+int session_rewind(struct session *s, int n)
+{
+    const struct shape *shape = &s->engine->model->shape;
+    int oldest = n - shape->window + 1;         /* the first key that position n sees */
+
+    if (n < 0 || n > s->length)
+        return -ERANGE;
+    for (int i = 0; n && i < shape->layers; i++)
+        if (!shape->layer[i].full && oldest > 0 && s->written - oldest > s->kv.layer[i].rows)
+            return -ERANGE;
+    s->length = n;
+    if (!n)
+        s->written = 0;
+    return 0;
+}
+
+/* Point s->route at row `row` of the batch. */
+static const struct route *route_at(struct session *s, int row)
+{
+    const struct shape *shape = &s->engine->model->shape;
+    size_t topk = (size_t)shape->topk;
+
+    for (int i = 0; i < shape->sparse_layers; i++) {
+        size_t at = ((size_t)i * (size_t)s->engine->batch + (size_t)row) * topk;
+
+        s->route[i] = (struct route){ 1, shape->topk, s->route_id + at, s->route_weight + at };
+    }
+    return s->route;
+}
+
+/* Logits of the batch's rows from..to, handed out in order. */
+static int hand_out(struct session *s, const struct batch *b, const struct eval *v, int from,
+                    int to)
+{
+    size_t vocab = (size_t)s->engine->model->shape.vocab;
+
+    for (int first = from; first < to; first += LOGIT_ROWS) {
+        int n = to - first < LOGIT_ROWS ? to - first : LOGIT_ROWS;
+
+        runner_logits(&s->engine->runner, first, n, s->logits);
+        for (int i = 0; i < n; i++) {
+            struct position p = { b->pos + first + i, s->logits + (size_t)i * vocab,
+                                  v->routes ? route_at(s, first + i) : NULL };
+            int rc = v->each(v->arg, &p);
+
+            if (rc)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int run_chunk(struct session *s, const struct batch *b, const struct eval *v, bool last,
+                     struct err *e)
+{
+    struct runner *f = &s->engine->runner;
+    int rc;
+
+    f->route_id = v->routes ? s->route_id : NULL;
+    f->route_weight = s->route_weight;
+    if (s->written < b->pos + b->tokens)
+        s->written = b->pos + b->tokens;
+    rc = forward(f, &s->kv, b, e);
+    if (rc)
+        return rc;
+    memcpy(s->token + b->pos, b->token, (size_t)b->tokens * sizeof(*b->token));
+    s->length = b->pos + b->tokens;
+    if (v->rows == EVAL_ALL)
+        return hand_out(s, b, v, 0, b->tokens);
+    if (v->rows == EVAL_LAST && last)
+        return hand_out(s, b, v, b->tokens - 1, b->tokens);
+    return 0;
+}
+
+int session_eval(struct session *s, const int32_t *token, int n, const struct eval *v,
+                 struct err *e)
+{
+    struct engine *g = s->engine;
+    int start = s->length, most = v->stepwise ? 1 : g->batch, rc = 0;
+
+    if (n > g->context - start)
+        return fail(e, -E2BIG, "%d tokens after %d exceed the context of %d", n, start,
+                    g->context);
+    pool_begin(g->pool);
+    for (int from = 0; from < n && !rc; from += most) {
+        struct batch b = { token + from, n - from < most ? n - from : most, start + from };
+
+        if (v->cancel && *v->cancel)
+            rc = fail(e, -ECANCELED, "cancelled");
+        else
+            rc = run_chunk(s, &b, v, from + b.tokens == n, e);
+    }
+    pool_end(g->pool);
+    if (rc == -EDOM)
+        s->length = start;
+    return rc;
+}
