@@ -28,6 +28,10 @@ const struct tensor *checkpoint_find(const struct checkpoint *c, const char *nam
 int  checkpoint_read(const struct checkpoint *c, const struct tensor *t, void *into,
                      struct err *e);
 
+/* Bytes from..from + n of t. */
+int  checkpoint_read_part(const struct checkpoint *c, const struct tensor *t, uint64_t from,
+                          size_t n, void *into, struct err *e);
+
 /* A small file of the directory (config.json ...), whole, with a NUL behind; caller frees.
  * -ENOENT where there is none, -EBADMSG over `limit` bytes; only regular files. */
 int  checkpoint_file(const char *dir, const char *file, size_t limit, char **out, size_t *n,
