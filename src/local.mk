@@ -11,7 +11,15 @@ src_libengine_a_SOURCES += src/forward.h src/forward.c
 src_libengine_a_SOURCES += src/memory.h src/memory.c
 src_libengine_a_SOURCES += src/engine.h src/engine_internal.h src/engine.c src/session.c
 src_libengine_a_SOURCES += src/generate.h src/generate.c
-src_libengine_a_SOURCES += src/model.h src/options.h src/tokenizer.h
+src_libengine_a_SOURCES += src/options.h src/tokenizer.h
+src_libengine_a_SOURCES += src/config.h src/config.c
+src_libengine_a_SOURCES += src/rope.h src/rope.c
+src_libengine_a_SOURCES += src/shape.c
+src_libengine_a_SOURCES += src/quant.h src/quant.c
+src_libengine_a_SOURCES += src/linear.h src/linear.c
+src_libengine_a_SOURCES += src/model.h src/model.c
+src_libengine_a_SOURCES += src/model_bind.h src/model_bind.c
+src_libengine_a_SOURCES += src/model_load.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c

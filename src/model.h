@@ -23,6 +23,8 @@ struct expert_source {
     struct part part[EXPERT_PARTS];     /* gate.weight, gate.scale, gate.zero, up.weight, ... */
 };
 
+struct load;                    /* one tensor's way into the arena: model_bind.h */
+
 struct model {
     struct shape shape;
     struct generation_defaults defaults;
@@ -36,6 +38,8 @@ struct model {
     size_t dense_bytes, expert_bytes;   /* payload */
     void *arena;                        /* dense weights, 64-byte aligned each */
     size_t arena_bytes;
+    struct load *load;                  /* [loads], what model_load_dense() reads */
+    size_t loads;
 };
 
 /* config.json, generation_config.json, every shard's header, every tensor's place.
