@@ -20,15 +20,21 @@ struct chat_options {
     bool generation_prompt;     /* end with the assistant's opening */
 };
 
-/* messages: array; tools: array or NULL (none).  Content parts are flattened, arguments may
- * be a string or an object.  -EBADMSG with a path such as messages[3].content in the words. */
+enum { MESSAGES_MAX = 4096 };
+
+/* messages: array; tools: array or NULL (none), printed as they are.  Content parts are
+ * joined, arguments may be a string or an object.  -EBADMSG with words that begin with the
+ * path of the fault and ": ", such as "messages[3].content: ...".  prompt_free() in any case. */
 int  chat_render(struct prompt *out, const cJSON *messages, const cJSON *tools,
                  const struct chat_options *o, struct err *e);
 void prompt_free(struct prompt *p);
 
-/* Encode with the prompt's own spans. */
-int  prompt_encode(const struct prompt *p, const struct tokenizer *t, struct ids *out,
-                   struct err *e);
+/* Append the ids of the prompt, with added tokens matched in its own spans alone. */
+static inline int prompt_encode(const struct prompt *p, const struct tokenizer *t, struct ids *out,
+                                struct err *e)
+{
+    return tokenizer_encode(t, p->text.s, p->text.n, p->control, p->controls, out, e);
+}
 
 /* 1 if the bytes of chat_template.jinja are a layout this renderer is known to equal
  * (XXH3 of the file), 0 if not: the caller warns and goes on. */

@@ -21,6 +21,7 @@ src_libengine_a_SOURCES += src/model.h src/model.c
 src_libengine_a_SOURCES += src/model_bind.h src/model_bind.c
 src_libengine_a_SOURCES += src/model_load.c
 src_libengine_a_SOURCES += src/tokenizer.c src/tokenizer_parts.h src/tokenizer_open.c src/added.h src/added.c src/pairs.h src/bpe.h src/bpe.c src/pretoken.h src/pretoken.c src/utf8.h src/detok.c
+src_libengine_a_SOURCES += src/chat.h src/chat.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c

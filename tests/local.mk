@@ -29,3 +29,8 @@ check_PROGRAMS += tests/t_pool
 TESTS          += tests/t_pool
 tests_t_pool_SOURCES = tests/t_pool.c tests/tap.h
 tests_t_pool_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS)
+
+check_PROGRAMS += tests/t_chat
+TESTS += tests/t_chat
+tests_t_chat_SOURCES = tests/t_chat.c tests/data.h tests/tap.h
+tests_t_chat_LDADD = $(ENGINE_LIBS)
