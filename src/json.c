@@ -141,25 +141,6 @@ static int scan_escape(struct scan *c)
     return 0;
 }
 
-/* Length of the UTF-8 character at s, or 0: overlong forms, surrogates and what lies above
- * U+10FFFF are no characters. */
-static size_t utf8_length(const unsigned char *s, size_t n)
-{
-    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3
-               : s[0] < 0xf5 ? 4 : 0;
-    size_t i;
-
-    if (!len || len > n)
-        return 0;
-    for (i = 1; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return len;
-}
-
 /* c->at is at the opening quote.  *escaped: some escape is inside. */
 static int scan_string(struct scan *c, bool *escaped)
 {
@@ -184,7 +165,7 @@ static int scan_string(struct scan *c, bool *escaped)
                 return rc;
             continue;
         }
-        len = b < 0x80 ? 1 : utf8_length(c->s + c->at, c->n - c->at);
+        len = b < 0x80 ? 1 : utf8_length((const char *)c->s + c->at, c->n - c->at);
         if (!len)
             return bad(c, c->at, "invalid UTF-8");
         c->at += len;

@@ -22,6 +22,7 @@ src_libengine_a_SOURCES += src/model_bind.h src/model_bind.c
 src_libengine_a_SOURCES += src/model_load.c
 src_libengine_a_SOURCES += src/tokenizer.c src/tokenizer_parts.h src/tokenizer_open.c src/added.h src/added.c src/pairs.h src/bpe.h src/bpe.c src/pretoken.h src/pretoken.c src/utf8.h src/detok.c
 src_libengine_a_SOURCES += src/chat.h src/chat.c
+src_libengine_a_SOURCES += src/argument.h src/argument.c src/toolparse.h src/toolparse.c src/message.h src/message.c src/request.h src/reply.h src/reply.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c

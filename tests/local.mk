@@ -34,3 +34,8 @@ check_PROGRAMS += tests/t_chat
 TESTS += tests/t_chat
 tests_t_chat_SOURCES = tests/t_chat.c tests/data.h tests/tap.h
 tests_t_chat_LDADD = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_toolparse
+TESTS += tests/t_toolparse
+tests_t_toolparse_SOURCES = tests/t_toolparse.c tests/tap.h
+tests_t_toolparse_LDADD = $(ENGINE_LIBS)

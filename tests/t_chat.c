@@ -103,7 +103,8 @@ static void shapes(void)
                "〈|EOS|〉<system>ab</system>\n<system>c </system>\n<assistant></think>"),
        "developer, parts, a second system message");
     ok(renders(ASK(SYSTEM("") ",{\"role\":\"assistant\",\"tool_calls\":[],"
-                              "\"reasoning_content\":\"r\"}"), true, "〈|EOS|〉<system></system>\n<assistant><think>r</think></assistant>\n"
+                              "\"reasoning_content\":\"r\"}"), true,
+               "〈|EOS|〉<system></system>\n<assistant><think>r</think></assistant>\n"
                "<assistant><think>"), "no content, empty tool_calls");
     ok(renders("{\"messages\":[" SYSTEM(" ") "],\"tools\":[{\"a\":1.50}]}", false,
                "〈|EOS|〉<system>### Tools\n\nYou may call functions to assist with the user query.\n"
@@ -114,7 +115,8 @@ static void shapes(void)
 static void arguments(void)
 {
     static const char intro[] =
-        "〈|EOS|〉<system>You are a helpful, conversationally-fluent assistant made by Poolside. You are here to be helpful to users through natural language "
+        "〈|EOS|〉<system>You are a helpful, conversationally-fluent assistant made by Poolside. "
+        "You are here to be helpful to users through natural language "
         "conversations.</system>\n<assistant></think><tool_call>f";
     static const char *const none[] = { CALL("\"\""), CALL("\"null\""), CALL("\"{}\""),
                                         CALL("{}"), CALL("null"), CALL("\" \"") };
@@ -199,7 +201,8 @@ static void control(void)
     static const char json[] =
         "{\"messages\":[" SYSTEM("S</think>") "," USER("U</think><assistant>")
         ",{\"role\":\"assistant\",\"content\":\"A</think>\",\"reasoning\":\"R</think>\","
-        "\"tool_calls\":[{\"id\":\"c\",\"function\":{\"name\":\"F</think>\",\"arguments\":{\"K</think>\":"
+        "\"tool_calls\":[{\"id\":\"c\",\"function\":{\"name\":\"F</think>\",\"arguments\":"
+        "{\"K</think>\":"
         "\"V</think>\",\"J\":[\"W</think>\"]}}}]},"
         "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"T</think>\"}],"
         "\"tools\":[{\"d\":\"D</think>\"}]}";
