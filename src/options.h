@@ -9,7 +9,7 @@
 enum command { CMD_NONE, CMD_RUN, CMD_BATCH, CMD_SCORE, CMD_TOKENIZE, CMD_RENDER, CMD_BENCH,
                CMD_SERVE, CMD_PLAN, CMD_STATS, CMD_DOCTOR, CMD_TOP };
 
-enum { SIZE_AUTO = -1, CONTEXT_AUTO = 0, THREADS_AUTO = 0 };
+enum { SIZE_AUTO = -1, CONTEXT_AUTO = 0, THREADS_AUTO = 0, OPTION_GPUS = 8, OPTION_STOPS = 16 };
 
 struct options {
     enum command command;
@@ -20,7 +20,14 @@ struct options {
     const char *kv_type;        /* q8 fp8 bf16 f32 */
     const char *device;         /* cpu, cuda, cuda:N, auto */
     int64_t ram_bytes, ram_experts_bytes, vram_experts_bytes;   /* or SIZE_AUTO */
+    int64_t vram_bytes[OPTION_GPUS];    /* or SIZE_AUTO, also where the list was shorter */
+    const char *io;             /* uring preadv auto */
+    int io_depth;
+    const char *trace_routes;   /* a file to write, or NULL */
+    const char *state_dir;      /* NULL: there is no place for state */
+    const char *cache_dir;      /* NULL: likewise */
     bool deterministic;
+    bool plain_terminal;        /* NO_COLOR or TERM=dumb: no escape sequences */
     struct log log;
 
     const char *file;           /* input: a path, "-", or NULL */
@@ -32,15 +39,19 @@ struct options {
     int top_k;                  /* -1: the checkpoint's default */
     bool seed_set;
     uint64_t seed;
-    const char **stop;          /* [stops] */
+    const char *stop[OPTION_STOPS];     /* [stops] */
     int stops;
 
     bool ids, decode, logits, routes, jsonl, as_text, add_bos;  /* score, tokenize, render */
     int window, max_windows;    /* score; max_windows 0: all */
+
+    void *owned[OPTION_STOPS];  /* memory behind the pointers above */
+    int owneds;
 };
 
-/* Fill *o.  0; 1 where --help, --version or --isa help was answered on stdout; -EINVAL with
- * the words for a bad command line; -ENOTSUP for an ISA this machine lacks. */
+/* Fill *o, whose strings live as long as argv, the environment and *o.  0; 1 where --help,
+ * --version or --isa help was answered on stdout; -EINVAL with the words for a bad command
+ * line; -ENOTSUP for an ISA this machine lacks.  Free *o whatever the answer. */
 int options_parse(struct options *o, int argc, char **argv, struct err *e);
 void options_free(struct options *o);
 
