@@ -5,7 +5,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "src/quant.h"
 
-#include "src/config.h"
+#include "src/fields.h"
 
 #include <errno.h>
 #include <pcre2.h>

@@ -1,7 +1,7 @@
 #ifndef LAGUNA_ROPE_H
 #define LAGUNA_ROPE_H
 
-#include "src/config.h"
+#include "src/fields.h"
 #include "src/shape.h"
 
 /* One rotary embedding as a configuration describes it: nested by layer type, flat, or in

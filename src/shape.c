@@ -4,7 +4,7 @@
  * quantization_config in quant.c. */
 #include "src/shape.h"
 
-#include "src/config.h"
+#include "src/fields.h"
 #include "src/rope.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-#ifndef LAGUNA_CONFIG_H
-#define LAGUNA_CONFIG_H
+#ifndef LAGUNA_FIELDS_H
+#define LAGUNA_FIELDS_H
 
 #include "src/json.h"
 

@@ -1,6 +1,6 @@
 /* Bounded reading of configuration files, for shape.c, rope.c and quant.c.  It knows JSON
  * and ranges, and no key. */
-#include "src/config.h"
+#include "src/fields.h"
 
 #include <errno.h>
 #include <math.h>
