@@ -43,15 +43,18 @@ typedef void (*kv_store_fn)(uint8_t *row, uint16_t *scale, const float *x, int d
  *
  * x         packed tokens, x_stride bytes apart, ACT_ALIGN-aligned
  * y         floats; y_stride counts floats
- * The kernel picks its own blocking by n: 1 to 4 tokens are a matvec bound by the
- * weights' bytes, many are a matrix product. */
+ * The kernel picks its own blocking by n.  A result has the same bits whatever the other
+ * tokens are, however many there are, and whatever row0 and row1 are: each row and token
+ * is summed in the same order.  Tables differ from each other in the last bits. */
 typedef void (*mul_fn)(float *y, size_t y_stride, const struct matrix *m, const uint8_t *x,
                        size_t x_stride, int n, int row0, int row1);
 
 struct cpu_kernels {
     const char *name;
     enum act act[W_FORMATS];    /* what mul[format] takes */
-    size_t (*pack_bytes[ACT_KINDS])(int cols);  /* of one token, a multiple of ACT_ALIGN */
+    /* NULL where no mul of this table takes the kind.  Bytes: of one token, a multiple of
+     * ACT_ALIGN.  The layout is the table's own. */
+    size_t (*pack_bytes[ACT_KINDS])(int cols);
     void (*pack[ACT_KINDS])(uint8_t *to, const float *x, int cols);
     mul_fn mul[W_FORMATS];
     mul_fn mul_exact;           /* W_BF16 times ACT_F32, for the router, whatever mul takes */

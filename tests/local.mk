@@ -39,3 +39,17 @@ check_PROGRAMS += tests/t_toolparse
 TESTS += tests/t_toolparse
 tests_t_toolparse_SOURCES = tests/t_toolparse.c tests/tap.h
 tests_t_toolparse_LDADD = $(ENGINE_LIBS)
+
+## Every kernel against plain C; `make checkasm` runs the full set.
+check_PROGRAMS += tests/checkasm
+TESTS          += tests/checkasm
+tests_checkasm_SOURCES  = tests/checkasm.h tests/tap.h tests/checkasm.c
+tests_checkasm_SOURCES += tests/checkasm_ref.c
+tests_checkasm_SOURCES += tests/checkasm_mul.c
+tests_checkasm_SOURCES += tests/checkasm_attend.c
+tests_checkasm_SOURCES += tests/checkasm_small.c
+tests_checkasm_LDADD    = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
+
+checkasm: tests/checkasm
+	tests/checkasm --full
+.PHONY: checkasm

@@ -1,0 +1,46 @@
+#ifndef LAGUNA_TABLES_H
+#define LAGUNA_TABLES_H
+
+#include "cpu/kernels.h"
+
+/* What the files of one instruction set show to kernels.c, and what they share. */
+
+extern const struct cpu_kernels cpu_table_ref, cpu_table_avx2, cpu_table_avx512,
+    cpu_table_avx512vnni, cpu_table_avx512bf16;
+
+/* One group of 32 columns of a token under ACT_INT8: x is about q * scale.  Within every
+ * 8 columns the even ones come first, as the low nibbles of four weight bytes do.  sum
+ * holds the sums of q over the columns whose number mod 8 is below 4, and the others:
+ * what a zero point multiplies, in the two halves of a 32-bit lane. */
+struct act8 {
+    int8_t q[32];
+    int16_t sum[2];
+    float scale;
+};
+
+/* A group whose largest |x| is below this has zeros: its scale would be denormal. */
+#define ACT8_TINY 0x1p-119f
+
+/* One group of 32 columns under ACT_BF16.  Within every 8 columns the order is 0 4 1 5
+ * 2 6 3 7, as the nibbles of the two halves of a 32-bit word are.  sum is over the
+ * rounded values. */
+struct act16 {
+    bf16 x[32];
+    float sum;
+};
+
+/* kv_store does not depend on the instruction set: it is called once a token. */
+void cpu_store_q8(uint8_t *row, uint16_t *scale, const float *x, int dim, float mul);
+void cpu_store_fp8(uint8_t *row, uint16_t *scale, const float *x, int dim, float mul);
+void cpu_store_bf16(uint8_t *row, uint16_t *scale, const float *x, int dim, float mul);
+void cpu_store_f32(uint8_t *row, uint16_t *scale, const float *x, int dim, float mul);
+
+#define KV_STORE                                                            \
+    { [KV_Q8] = cpu_store_q8, [KV_FP8] = cpu_store_fp8,                     \
+      [KV_BF16] = cpu_store_bf16, [KV_F32] = cpu_store_f32 }
+
+size_t cpu_act_f32_bytes(int cols);
+size_t cpu_act8_bytes(int cols);
+size_t cpu_act16_bytes(int cols);
+
+#endif
