@@ -236,8 +236,8 @@ static void check_numbers(const struct mul_case *c, const struct checkasm *k, st
     for (int r = c->row0; r < c->row1; r++) {
         plain_row(w, &c->m, r, act, k->k == cpu_kernels(CPU_REF));
         for (int t = 0; t < c->n; t++) {
-            double got = ((const float *)(const void *)c->y.at)[(size_t)t * c->y_stride + (size_t)r];
-            double want = 0, size = 0, slack = 0, bound, far;
+            const float *y = (const float *)(const void *)c->y.at + (size_t)t * c->y_stride;
+            double got = (double)y[r], want = 0, size = 0, slack = 0, bound, far;
 
             for (size_t i = 0; i < cols; i++) {
                 want += w[i] * x[t][i];

@@ -53,3 +53,8 @@ tests_checkasm_LDADD    = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
 checkasm: tests/checkasm
 	tests/checkasm --full
 .PHONY: checkasm
+
+## The kernels beside the machine's limits: tests/bench_kernels.
+EXTRA_PROGRAMS += tests/bench_kernels
+tests_bench_kernels_SOURCES = tests/bench_kernels.c
+tests_bench_kernels_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
