@@ -58,3 +58,12 @@ checkasm: tests/checkasm
 EXTRA_PROGRAMS += tests/bench_kernels
 tests_bench_kernels_SOURCES = tests/bench_kernels.c
 tests_bench_kernels_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
+
+check_PROGRAMS += tests/mkmodel
+tests_mkmodel_SOURCES = tests/mkmodel.h tests/mkmodel.c tests/mkmodel_config.c \
+                        tests/mkmodel_layout.c tests/mkmodel_tokenizer.c \
+                        tests/mkmodel_weights.c tests/mkmodel_write.c
+tests_mkmodel_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
+TESTS              += tests/t_mkmodel.sh
+dist_check_SCRIPTS += tests/t_mkmodel.sh
+EXTRA_DIST         += tests/mkmodel_check.py
