@@ -60,7 +60,7 @@ static const struct number NUMBERS[] = {
     {"kv-heads", AT(kv_heads), 1, 256, 1},
     {"window", AT(window), 1, 1 << 20, 1},
     {"dense-inner", AT(dense_inner), 32, 1 << 20, 32},
-    {"experts", AT(experts), 4, 1024, 4},
+    {"experts", AT(experts), 4, EXPERTS_MAX, 4},
     {"topk", AT(topk), 1, 32, 1},
     {"expert-inner", AT(expert_inner), 32, 1 << 20, 32},
     {"shared-inner", AT(shared_inner), 0, 1 << 20, 32},

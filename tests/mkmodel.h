@@ -9,7 +9,10 @@
  * mkmodel.c decides the shape, _config.c writes the text files, _layout.c says which
  * tensors there are and where, _write.c puts them there, _weights.c makes their bytes. */
 
-enum { GROUP = 32 };                /* columns that share a scale, in both 4-bit formats */
+enum {
+    GROUP = 32,                     /* columns that share a scale, in both 4-bit formats */
+    EXPERTS_MAX = 1024,
+};
 
 enum format { BF16, W4A16, MXFP4, MIXED };
 
@@ -114,7 +117,12 @@ void table_fp4_scale(uint8_t table[256], double deviation);
 /* Deviation of a router's logits. */
 static const double ROUTER_DEVIATION = 1.5;
 
-/* e_score_correction_bias of a layer: [experts]. */
-int weights_bias(float *bias, const struct plan *p, int layer, struct err *e);
+/* Router scores of many made-up tokens: [tokens][experts], the popular quarter's first, each
+ * part in falling order.  The caller frees it; NULL where there is no memory. */
+float *router_simulate(const struct plan *p);
+
+/* e_score_correction_bias of a layer, [experts], such that the popular quarter takes the
+ * layer's share of the picks. */
+void router_bias(float *bias, const float *scores, const struct plan *p, int layer);
 
 #endif

@@ -214,15 +214,13 @@ static void add_attention(struct layout *l, const struct plan *p, const struct k
 #undef NAME
 }
 
-static int add_moe(struct layout *l, const struct plan *p, const struct kinds *k, int layer,
-                   struct err *e)
+static void add_moe(struct layout *l, const struct plan *p, const struct kinds *k, int layer,
+                    const float *scores)
 {
-    float bias[1024];           /* MAX_EXPERTS */
+    float bias[EXPERTS_MAX];
     char m[64];
-    int rc = weights_bias(bias, p, layer, e);
 
-    if (rc)
-        return rc;
+    router_bias(bias, scores, p, layer);
     snprintf(m, sizeof(m), "model.layers.%d.mlp.gate", layer);
     add_bf16(l, p, m, p->experts, p->hidden, k->router);
     snprintf(m, sizeof(m), "model.layers.%d.mlp.experts", layer);
@@ -234,7 +232,6 @@ static int add_moe(struct layout *l, const struct plan *p, const struct kinds *k
     snprintf(m, sizeof(m), "model.layers.%d.mlp.shared_expert", layer);
     if (p->shared_inner)
         add_ffn(l, p, dense_format(p), m, k->shared);
-    return 0;
 }
 
 static int by_place(const void *a, const void *b)
@@ -274,35 +271,37 @@ int layout_make(struct layout *l, const struct plan *p, struct err *e)
     struct kind head;
     struct tensor *t;
     bf16 *unit = keep_table(l, 512);
-    int rc = 0;
+    float *scores = router_simulate(p);
 
     make_kinds(l, &k, p);
     head = make_kind(l, p->vocab, p->hidden, 3);
-    if (l->failed)
-        return fail(e, -ENOMEM, "no memory for the tables");
+    if (l->failed || !scores) {
+        free(scores);
+        return fail(e, -ENOMEM, "no memory for tables and a router of %d experts", p->experts);
+    }
     table_normal(unit, 1);
     t = add(l, p, "model.embed_tokens", ".weight", "BF16", p->vocab, p->hidden);
     if (t) {
         t->fill = FILL_EMBED;
         t->table = unit;
     }
-    for (int layer = 0; layer < p->layers && !rc; layer++) {
+    for (int layer = 0; layer < p->layers; layer++) {
         char m[64];
 
         add_attention(l, p, &k, layer);
         snprintf(m, sizeof(m), "model.layers.%d.mlp", layer);
         if (layer)
-            rc = add_moe(l, p, &k, layer, e);
+            add_moe(l, p, &k, layer, scores);
         else
             add_ffn(l, p, dense_format(p), m, k.dense);
     }
     add_bf16(l, p, "model.norm", p->hidden, 0, k.norm);
     add_linear(l, p, BF16, "lm_head", &head);
-    if (!rc && l->failed)
-        rc = fail(e, -ENOMEM, "no memory for the names of %zu tensors", l->n);
-    if (!rc)
-        place(l, p->shards);
-    return rc;
+    free(scores);
+    if (l->failed)
+        return fail(e, -ENOMEM, "no memory for the names of %zu tensors", l->n);
+    place(l, p->shards);
+    return 0;
 }
 
 void layout_free(struct layout *l)

@@ -4,7 +4,6 @@
  * undecided as real ones.  All from counters, so that threads may write any part. */
 #include "tests/mkmodel.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -175,12 +174,13 @@ static double uniform(uint64_t r)
     return ((double)(r >> 11) + 0.5) / 9007199254740992.0;
 }
 
-/* Scores of TRIALS tokens, the popular quarter's first, each part in falling order. */
-static void simulate(float *scores, int experts, uint64_t key)
+float *router_simulate(const struct plan *p)
 {
-    int popular = experts / 4;
+    int experts = p->experts, popular = experts / 4;
+    float *all = malloc(sizeof(*all) * TRIALS * (size_t)experts), *scores = all;
+    uint64_t key = random_key(p->seed, "simulated");
 
-    for (int t = 0; t < TRIALS; t++, scores += experts) {
+    for (int t = 0; scores && t < TRIALS; t++, scores += experts) {
         for (int i = 0; i < experts; i++) {
             uint64_t at = (uint64_t)(t * experts + i) * 2;
             double radius = sqrt(-2 * log(uniform(random_at(key, at))));
@@ -191,6 +191,7 @@ static void simulate(float *scores, int experts, uint64_t key)
         qsort(scores, (size_t)popular, sizeof(*scores), descending);
         qsort(scores + popular, (size_t)(experts - popular), sizeof(*scores), descending);
     }
+    return all;
 }
 
 /* Share of the picks that the popular quarter takes when its scores are raised. */
@@ -211,19 +212,13 @@ static double popular_share(const float *scores, const struct plan *p, float rai
     return (double)picks / TRIALS / p->topk;
 }
 
-int weights_bias(float *bias, const struct plan *p, int layer, struct err *e)
+void router_bias(float *bias, const float *scores, const struct plan *p, int layer)
 {
-    float *scores = malloc(sizeof(*scores) * TRIALS * (size_t)p->experts);
     double along = p->layers > 2 ? (double)(layer - 1) / (p->layers - 2) : 0;
     double share = p->skew_first + (p->skew_last - p->skew_first) * along;
-    /* Above 1 a bias decides alone. */
-    float low = -1, high = 1;
+    float low = -1, high = 1;           /* beyond them the bias decides alone */
     uint64_t key = random_key(p->seed, "popular") + (uint64_t)layer;
-    int popular = p->experts / 4;
 
-    if (!scores)
-        return fail(e, -ENOMEM, "no memory to simulate the router of %d experts", p->experts);
-    simulate(scores, p->experts, random_key(p->seed, "simulated"));
     for (int i = 0; i < 24; i++) {
         float mid = (low + high) / 2;
 
@@ -232,13 +227,11 @@ int weights_bias(float *bias, const struct plan *p, int layer, struct err *e)
         else
             high = mid;
     }
-    free(scores);
     /* Which quarter: each expert in turn with the chance that fills the quota exactly. */
-    for (int i = 0, left = popular; i < p->experts; i++) {
+    for (int i = 0, left = p->experts / 4; i < p->experts; i++) {
         bool chosen = uniform(random_at(key, (uint64_t)i)) * (p->experts - i) < left;
 
         bias[i] = low * (chosen ? 0.75f : -0.25f);
         left -= chosen;
     }
-    return 0;
 }
