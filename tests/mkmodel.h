@@ -10,6 +10,7 @@
  * tensors there are and where, _write.c puts them there, _weights.c makes their bytes. */
 
 enum {
+    NEIGHBOURS = 64,                /* ids in a row whose embeddings have a part in common */
     GROUP = 32,                     /* columns that share a scale, in both 4-bit formats */
     EXPERTS_MAX = 1024,
 };
@@ -47,7 +48,7 @@ enum fill {
     FILL_TABLE8,                    /* the same, 8 bits wide */
     FILL_INT4,                      /* nibbles of value -7..7, stored + 8 */
     FILL_FP4,                       /* any nibbles */
-    FILL_EMBED,                     /* half its own, half the neighbourhood's */
+    FILL_NEAR,                      /* a row of its own and the neighbourhood's, mixed */
     FILL_READY,                     /* from `ready` */
 };
 
@@ -61,6 +62,8 @@ struct tensor {
     uint64_t offset, bytes;         /* in the shard, after its header */
     enum fill fill;
     uint64_t key;                   /* of its random numbers: from the seed and the name */
+    uint64_t near_key;              /* FILL_NEAR: of the neighbourhoods' rows */
+    float near;                     /* and their weight, 0 to 1 */
     const void *table;              /* [256]; owned by the layout */
     void *ready;                    /* [bytes], owned */
 };

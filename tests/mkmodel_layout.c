@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+static const double HEAD_GAIN = 3;      /* deviation of the logits */
+
 static const char PROJ[3][10] = {"gate_proj", "up_proj", "down_proj"};
 
 enum format dense_format(const struct plan *p)
@@ -161,6 +163,8 @@ static void make_ffn(struct layout *l, struct kind k[3], int hidden, int inner, 
 static void make_kinds(struct layout *l, struct kinds *k, const struct plan *p)
 {
     double small = 1 / sqrt(2.0 * p->layers);
+    /* Attention averages over many keys, which leaves little: hence the 3.  With 6, 48
+     * layers make the tokens of a context alike, and some experts are never used. */
     int h = p->hidden, kv = p->kv_heads * p->head_dim;
 
     for (int full = 0; full < 2; full++) {
@@ -170,7 +174,7 @@ static void make_kinds(struct layout *l, struct kinds *k, const struct plan *p)
         k->qkv[full][1] = make_kind(l, kv, h, 1);
         k->qkv[full][2] = make_kind(l, kv, h, 1);
         k->gate[full] = make_kind(l, heads, h, 1);
-        k->out[full] = make_kind(l, h, heads * p->head_dim, small);
+        k->out[full] = make_kind(l, h, heads * p->head_dim, 3 * small);
     }
     /* silu(g) * u of normal g and u has a deviation of about 0.6. */
     make_ffn(l, k->dense, h, p->dense_inner, small / 0.6);
@@ -265,26 +269,45 @@ static void place(struct layout *l, int shards)
     }
 }
 
+/* [vocab][hidden] whose rows resemble their neighbours'. */
+static void add_near(struct layout *l, const struct plan *p, const char *module, double near,
+                     const bf16 *table)
+{
+    struct tensor *t = add(l, p, module, ".weight", "BF16", p->vocab, p->hidden);
+
+    if (!t)
+        return;
+    t->fill = FILL_NEAR;
+    t->near_key = random_key(p->seed, "neighbourhoods");
+    t->near = (float)near;
+    t->table = table;
+}
+
+/* How much of a neighbourhood the head has, so that about a third of the greedy tokens stay
+ * in that of the token before: then a generated text, too, keeps to its experts for a
+ * while.  The best of n logits of deviation HEAD_GAIN is near HEAD_GAIN sqrt(2 ln n); half of
+ * the last hidden state is the neighbourhood's row. */
+static double head_near(const struct plan *p)
+{
+    double bonus = sqrt(2 * log(p->vocab)) - sqrt(2 * log(NEIGHBOURS));
+
+    return bonus / (0.5 * sqrt(p->hidden));
+}
+
 int layout_make(struct layout *l, const struct plan *p, struct err *e)
 {
     struct kinds k;
-    struct kind head;
-    struct tensor *t;
-    bf16 *unit = keep_table(l, 512);
+    bf16 *unit = keep_table(l, 512), *head = keep_table(l, 512);
     float *scores = router_simulate(p);
 
     make_kinds(l, &k, p);
-    head = make_kind(l, p->vocab, p->hidden, 3);
     if (l->failed || !scores) {
         free(scores);
         return fail(e, -ENOMEM, "no memory for tables and a router of %d experts", p->experts);
     }
     table_normal(unit, 1);
-    t = add(l, p, "model.embed_tokens", ".weight", "BF16", p->vocab, p->hidden);
-    if (t) {
-        t->fill = FILL_EMBED;
-        t->table = unit;
-    }
+    table_normal(head, HEAD_GAIN / sqrt(p->hidden));
+    add_near(l, p, "model.embed_tokens", sqrt(0.5), unit);
     for (int layer = 0; layer < p->layers; layer++) {
         char m[64];
 
@@ -296,7 +319,7 @@ int layout_make(struct layout *l, const struct plan *p, struct err *e)
             add_ffn(l, p, dense_format(p), m, k.dense);
     }
     add_bf16(l, p, "model.norm", p->hidden, 0, k.norm);
-    add_linear(l, p, BF16, "lm_head", &head);
+    add_near(l, p, "lm_head", head_near(p), head);
     free(scores);
     if (l->failed)
         return fail(e, -ENOMEM, "no memory for the names of %zu tensors", l->n);

@@ -7,8 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { NEIGHBOURS = 64 };           /* ids in a row whose embeddings share a half */
-
 uint64_t random_key(uint64_t seed, const char *name)
 {
     uint64_t key = random_at(seed, 0);
@@ -79,24 +77,25 @@ static uint64_t int4_word(uint64_t r)
     return r | (~any & 0x1111111111111111) << 3;
 }
 
-/* Two halves of equal weight, both from the table of one normal distribution.  Rows are
- * whole words, so a word has one row and one neighbourhood. */
-static void embed_word(const struct tensor *t, uint64_t word, bf16 to[8])
+/* Both parts from the table of one normal distribution.  Rows are whole words, so a word
+ * has one row and one neighbourhood; those are the same in every such tensor. */
+static void near_word(const struct tensor *t, uint64_t word, bf16 to[8])
 {
     const bf16 *table = t->table;
     uint64_t words = (uint64_t)t->dim[1] / 8, row = word / words, col = word % words;
     uint64_t own = random_at(t->key, word);
-    uint64_t shared = random_at(~t->key, row / NEIGHBOURS * words + col);
+    uint64_t shared = random_at(t->near_key, row / NEIGHBOURS * words + col);
+    float rest = sqrtf(1 - t->near * t->near);
 
     for (int i = 0; i < 8; i++)
-        to[i] = f32_to_bf16((bf16_to_f32(table[own >> 8 * i & 255]) +
-                             bf16_to_f32(table[shared >> 8 * i & 255])) * 0.70710678f);
+        to[i] = f32_to_bf16(bf16_to_f32(table[own >> 8 * i & 255]) * rest +
+                            bf16_to_f32(table[shared >> 8 * i & 255]) * t->near);
 }
 
 /* One word of random numbers makes eight elements of a table, or 16 nibbles: in bytes. */
 static size_t word_bytes(enum fill fill)
 {
-    return fill == FILL_TABLE16 || fill == FILL_EMBED ? 16 : 8;
+    return fill == FILL_TABLE16 || fill == FILL_NEAR ? 16 : 8;
 }
 
 static void fill_words(const struct tensor *t, uint64_t word, size_t n, uint8_t *to)
@@ -114,8 +113,8 @@ static void fill_words(const struct tensor *t, uint64_t word, size_t n, uint8_t 
                 eight[i] = wide[r >> 8 * i & 255];
             memcpy(to, eight, sizeof(eight));
             break;
-        case FILL_EMBED:
-            embed_word(t, word, eight);
+        case FILL_NEAR:
+            near_word(t, word, eight);
             memcpy(to, eight, sizeof(eight));
             break;
         case FILL_TABLE8:
