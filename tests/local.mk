@@ -67,3 +67,13 @@ tests_mkmodel_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
 TESTS              += tests/t_mkmodel.sh
 dist_check_SCRIPTS += tests/t_mkmodel.sh
 EXTRA_DIST         += tests/mkmodel_check.py
+
+check_PROGRAMS += tests/t_safetensors
+TESTS          += tests/t_safetensors
+tests_t_safetensors_SOURCES = tests/t_safetensors.c tests/tap.h tests/files.h
+tests_t_safetensors_LDADD   = storage/libstorage.a src/libengine.a $(XXHASH_LIBS)
+
+check_PROGRAMS += tests/t_checkpoint
+TESTS          += tests/t_checkpoint
+tests_t_checkpoint_SOURCES = tests/t_checkpoint.c tests/tap.h tests/files.h
+tests_t_checkpoint_LDADD   = storage/libstorage.a src/libengine.a $(XXHASH_LIBS)
