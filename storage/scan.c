@@ -174,6 +174,16 @@ static size_t utf8_length(const char *p, size_t left)
     return n;
 }
 
+/* Bytes from s->at on that stand for themselves. */
+static size_t plain_bytes(const struct scan *s)
+{
+    const char *p = s->at;
+
+    while (p < s->end && (signed char)*p >= 0x20 && *p != '"' && *p != '\\')
+        p++;
+    return (size_t)(p - s->at);
+}
+
 int scan_string(struct scan *s, char *out, size_t cap, size_t *len)
 {
     char one[4];
@@ -188,7 +198,11 @@ int scan_string(struct scan *s, char *out, size_t cap, size_t *len)
             return scan_fail(s, "ends inside a string");
         if (*s->at == '"')
             break;
-        if (*s->at == '\\') {
+        n = plain_bytes(s);
+        if (n) {
+            from = s->at;
+            s->at += n;
+        } else if (*s->at == '\\') {
             s->at++;
             rc = escape(s, one, &n);
             if (rc)

@@ -77,3 +77,13 @@ check_PROGRAMS += tests/t_checkpoint
 TESTS          += tests/t_checkpoint
 tests_t_checkpoint_SOURCES = tests/t_checkpoint.c tests/tap.h tests/files.h
 tests_t_checkpoint_LDADD   = storage/libstorage.a src/libengine.a $(XXHASH_LIBS)
+
+check_PROGRAMS += tests/t_shape
+TESTS          += tests/t_shape
+tests_t_shape_SOURCES = tests/t_shape.c tests/tap.h tests/files.h
+tests_t_shape_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_quant
+TESTS          += tests/t_quant
+tests_t_quant_SOURCES = tests/t_quant.c tests/tap.h
+tests_t_quant_LDADD   = $(ENGINE_LIBS)
