@@ -20,7 +20,12 @@ src_libengine_a_SOURCES += src/linear.h src/linear.c
 src_libengine_a_SOURCES += src/model.h src/model.c
 src_libengine_a_SOURCES += src/model_bind.h src/model_bind.c
 src_libengine_a_SOURCES += src/model_load.c
-src_libengine_a_SOURCES += src/tokenizer.h src/tokenizer.c src/tokenizer_parts.h src/tokenizer_open.c src/added.h src/added.c src/pairs.h src/bpe.h src/bpe.c src/pretoken.h src/pretoken.c src/utf8.h src/detok.c
+src_libengine_a_SOURCES += src/tokenizer.h src/tokenizer.c
+src_libengine_a_SOURCES += src/tokenizer_parts.h src/tokenizer_open.c
+src_libengine_a_SOURCES += src/added.h src/added.c src/pairs.h
+src_libengine_a_SOURCES += src/bpe.h src/bpe.c
+src_libengine_a_SOURCES += src/pretoken.h src/pretoken.c src/utf8.h
+src_libengine_a_SOURCES += src/detok.c
 src_libengine_a_SOURCES += src/chat.h src/chat.c
 src_libengine_a_SOURCES += src/argument.h src/argument.c src/toolparse.h src/toolparse.c src/message.h src/message.c src/request.h src/reply.h src/reply.c
 

@@ -156,8 +156,8 @@ static int compile(pcre2_code **out, const char *pattern, uint32_t options, stru
         return fail(e, -ENOMEM, "no memory for a split pattern");
     /* Oniguruma: ^ and $ are ends of lines, and only U+000A ends one. */
     pcre2_set_newline(c, PCRE2_NEWLINE_LF);
-    *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                         options | PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &at, c);
+    *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options | PCRE2_UTF, &code,
+                         &at, c);
     pcre2_compile_context_free(c);
     if (!*out) {
         pcre2_get_error_message(code, text, sizeof(text));
@@ -193,7 +193,7 @@ int pretoken_add(struct pretoken *p, const char *pattern, bool literal,
         pattern = translated;
     }
     if (!rc)
-        rc = compile(&s->code, pattern, literal ? PCRE2_LITERAL : 0, e);
+        rc = compile(&s->code, pattern, literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE, e);
     free(translated);
     if (rc)
         return rc;

@@ -87,3 +87,25 @@ check_PROGRAMS += tests/t_quant
 TESTS          += tests/t_quant
 tests_t_quant_SOURCES = tests/t_quant.c tests/tap.h
 tests_t_quant_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_bpe
+TESTS          += tests/t_bpe
+tests_t_bpe_SOURCES = tests/t_bpe.c tests/tap.h
+tests_t_bpe_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_pretoken
+TESTS          += tests/t_pretoken
+tests_t_pretoken_SOURCES = tests/t_pretoken.c tests/tap.h
+tests_t_pretoken_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_tokenizer
+TESTS          += tests/t_tokenizer
+tests_t_tokenizer_SOURCES = tests/t_tokenizer.c tests/tap.h
+tests_t_tokenizer_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/fuzz/tokenizer
+TESTS          += tests/fuzz/tokenizer
+EXTRA_DIST     += tests/fuzz/corpus/tokenizer
+tests_fuzz_tokenizer_SOURCES  = tests/fuzz/tokenizer.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_tokenizer_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"tokenizer"'
+tests_fuzz_tokenizer_LDADD    = $(ENGINE_LIBS)
