@@ -4,6 +4,10 @@
 
 #include <math.h>
 
+/* One level less than a request may have: around the values comes the object of arguments,
+ * and clients send that back. */
+static const struct json_limits VALUE = { 63, 100000 };
+
 const cJSON *argument_properties(const cJSON *tools, const char *name)
 {
     const cJSON *tool;
@@ -137,7 +141,7 @@ void argument_json(struct text *out, const char *s, size_t n, enum argument_kind
         len--;
     }
     if (kind != ARGUMENT_STRING && len)
-        node = json_parse(inner, len, &JSON_REQUEST, NULL);
+        node = json_parse(inner, len, &VALUE, NULL);
     if (kind == ARGUMENT_STRING ||
         (kind == ARGUMENT_MAYBE_STRING &&
          !(node && is_declared(json_get(json_get(properties, key), "type"), node))))

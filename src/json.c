@@ -3,6 +3,7 @@
  * depth nor length can hurt it; afterwards cJSON can only fail for want of memory.
  * Printing is in src/text.c.  Nothing here writes JSON files. */
 #include "src/json.h"
+#include "src/utf8.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -144,8 +145,8 @@ static int scan_escape(struct scan *c)
 /* c->at is at the opening quote.  *escaped: some escape is inside. */
 static int scan_string(struct scan *c, bool *escaped)
 {
-    size_t from = c->at++, len;
-    int rc;
+    size_t from = c->at++;
+    int len, rc;
 
     *escaped = false;
     while (c->at < c->n) {
@@ -165,10 +166,10 @@ static int scan_string(struct scan *c, bool *escaped)
                 return rc;
             continue;
         }
-        len = b < 0x80 ? 1 : utf8_length((const char *)c->s + c->at, c->n - c->at);
-        if (!len)
+        len = utf8_char(c->s + c->at, c->n - c->at);
+        if (len < 1)
             return bad(c, c->at, "invalid UTF-8");
-        c->at += len;
+        c->at += (size_t)len;
     }
     return bad(c, from, "the string does not end");
 }

@@ -50,10 +50,6 @@ void text_json_string(struct text *t, const char *s, size_t n);
 /* The same of any bytes: what is no UTF-8 becomes U+FFFD. */
 void text_json_bytes(struct text *t, const char *s, size_t n);
 
-/* Bytes of the UTF-8 character at s[0..n), n > 0; 0 where there is none: overlong forms,
- * surrogates and what lies above U+10FFFF are no characters. */
-size_t utf8_length(const char *s, size_t n);
-
 /* The node as Python's json.dumps(ensure_ascii=False) prints it: ", " and ": ", key order
  * kept, floats by their shortest repr. */
 void text_json_python(struct text *t, const cJSON *node);

@@ -27,7 +27,9 @@ src_libengine_a_SOURCES += src/bpe.h src/bpe.c
 src_libengine_a_SOURCES += src/pretoken.h src/pretoken.c src/utf8.h
 src_libengine_a_SOURCES += src/detok.c
 src_libengine_a_SOURCES += src/chat.h src/chat.c
-src_libengine_a_SOURCES += src/argument.h src/argument.c src/toolparse.h src/toolparse.c src/message.h src/message.c src/request.h src/reply.h src/reply.c
+src_libengine_a_SOURCES += src/argument.h src/argument.c src/toolparse.h src/toolparse.c src/message.h src/message.c
+src_libengine_a_SOURCES += src/request.h src/request.c src/request_chat.h src/request_chat.c src/param.h src/param.c
+src_libengine_a_SOURCES += src/reply.h src/reply.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c

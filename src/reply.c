@@ -1,12 +1,13 @@
 /* Answers as JSON.  Status lines, chunks and the order of a stream are the server's; when an
  * answer ends is the generator's. */
 #include "src/reply.h"
+#include "src/utf8.h"
 
 #include <math.h>
 
 const char *reply_finish(enum finish finish, int calls)
 {
-    return finish == FINISH_LENGTH ? "length" : calls ? "tool_calls" : "stop";
+    return finish != FINISH_STOP ? "length" : calls ? "tool_calls" : "stop";
 }
 
 static void add_string(struct text *out, const char *s)
@@ -101,13 +102,9 @@ static void add_logprob(struct text *out, float v)
 static void add_token(struct text *out, const char *s, size_t n)
 {
     struct text shown = { 0 };
-    size_t i = 0, len;
+    size_t i;
 
-    do {
-        len = i < n ? utf8_length(s + i, n - i) : 0;
-        i += len;
-    } while (len);
-    if (i == n) {
+    if (!n || utf8_valid(s, n) == n) {
         text_json_string(out, s ? s : "", n);
         return;
     }

@@ -1,16 +1,13 @@
 #ifndef LAGUNA_REPLY_H
 #define LAGUNA_REPLY_H
 
+#include "src/generate.h"
 #include "src/message.h"
 #include "src/request.h"
-#include "src/sample.h"
-#include "src/tokenizer.h"
 
 /* The answers of /v1/chat/completions and /v1/completions as JSON on one line, in pieces: a
  * streamed answer is made of the same ones.  Every piece appends to a struct text, whose
  * `failed` the caller looks at once; the output is valid UTF-8 whatever the model wrote. */
-
-enum finish { FINISH_STOP, FINISH_LENGTH };
 
 /* A token as logprobs report it. */
 struct reply_token {
@@ -54,7 +51,7 @@ void reply_json(struct text *out, const struct reply *r, const struct tokenizer 
 /* {"error":{...}} */
 void reply_error(struct text *out, const struct request_error *e);
 
-/* "stop", "length" or, where the turn ended with calls in it, "tool_calls". */
+/* "stop", "length" or, where the turn ended by itself with calls in it, "tool_calls". */
 const char *reply_finish(enum finish finish, int calls);
 
 /* Values of the fields of the same names. */

@@ -1,6 +1,7 @@
 /* Growing text, and values as Python's json module prints them: the chat template was
  * written for that printer, and the model has seen its spacing.  Reading is in src/json.c. */
 #include "src/json.h"
+#include "src/utf8.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -92,39 +93,19 @@ void text_json_string(struct text *t, const char *s, size_t n)
     text_add(t, "\"", 1);
 }
 
-size_t utf8_length(const char *text, size_t n)
-{
-    const unsigned char *s = (const unsigned char *)text;
-    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3
-               : s[0] < 0xf5 ? 4 : 0;
-    size_t i;
-
-    if (!len || len > n)
-        return 0;
-    for (i = 1; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return len;
-}
-
 void text_json_bytes(struct text *t, const char *s, size_t n)
 {
     struct text valid = { 0 };
-    size_t i = 0, from = 0, len;
+    size_t i = 0, len;
 
     while (i < n) {
-        len = utf8_length(s + i, n - i);
+        len = utf8_valid(s + i, n - i);
+        text_add(&valid, s + i, len);
         i += len;
-        if (len)
-            continue;
-        text_add(&valid, s + from, i - from);
-        text_puts(&valid, "\xef\xbf\xbd");
-        from = ++i;
+        if (i < n)
+            text_puts(&valid, "\xef\xbf\xbd");
+        i++;
     }
-    text_add(&valid, s + from, n - from);
     if (valid.failed)
         t->failed = true;
     else

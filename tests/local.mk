@@ -109,3 +109,13 @@ EXTRA_DIST     += tests/fuzz/corpus/tokenizer
 tests_fuzz_tokenizer_SOURCES  = tests/fuzz/tokenizer.c tests/fuzz/replay.c tests/tap.h
 tests_fuzz_tokenizer_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"tokenizer"'
 tests_fuzz_tokenizer_LDADD    = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_request
+TESTS += tests/t_request
+tests_t_request_SOURCES = tests/t_request.c tests/data.h tests/tap.h
+tests_t_request_LDADD = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_reply
+TESTS += tests/t_reply
+tests_t_reply_SOURCES = tests/t_reply.c tests/data.h tests/tap.h
+tests_t_reply_LDADD = $(ENGINE_LIBS)
