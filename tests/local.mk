@@ -119,3 +119,24 @@ check_PROGRAMS += tests/t_reply
 TESTS += tests/t_reply
 tests_t_reply_SOURCES = tests/t_reply.c tests/data.h tests/tap.h
 tests_t_reply_LDADD = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/fuzz/json
+TESTS          += tests/fuzz/json
+EXTRA_DIST     += tests/fuzz/corpus/json
+tests_fuzz_json_SOURCES  = tests/fuzz/json.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_json_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"json"'
+tests_fuzz_json_LDADD    = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/fuzz/chat
+TESTS          += tests/fuzz/chat
+EXTRA_DIST     += tests/fuzz/corpus/chat
+tests_fuzz_chat_SOURCES  = tests/fuzz/chat.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_chat_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"chat"'
+tests_fuzz_chat_LDADD    = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/fuzz/toolparse
+TESTS          += tests/fuzz/toolparse
+EXTRA_DIST     += tests/fuzz/corpus/toolparse
+tests_fuzz_toolparse_SOURCES  = tests/fuzz/toolparse.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_toolparse_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"toolparse"'
+tests_fuzz_toolparse_LDADD    = $(ENGINE_LIBS)
