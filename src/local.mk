@@ -11,7 +11,8 @@ src_libengine_a_SOURCES += src/forward.h src/forward.c
 src_libengine_a_SOURCES += src/memory.h src/memory.c
 src_libengine_a_SOURCES += src/engine.h src/engine_internal.h src/engine.c src/session.c
 src_libengine_a_SOURCES += src/generate.h src/generate.c
-src_libengine_a_SOURCES += src/options.h src/options.c src/options_table.h src/options_table.c src/options_value.c
+src_libengine_a_SOURCES += src/options.h src/options.c
+src_libengine_a_SOURCES += src/options_table.h src/options_table.c src/options_value.c
 src_libengine_a_SOURCES += src/fields.h src/fields.c
 src_libengine_a_SOURCES += src/rope.h src/rope.c
 src_libengine_a_SOURCES += src/shape.c
@@ -30,9 +31,24 @@ src_libengine_a_SOURCES += src/chat.h src/chat.c
 src_libengine_a_SOURCES += src/argument.h src/argument.c src/toolparse.h src/toolparse.c src/message.h src/message.c
 src_libengine_a_SOURCES += src/request.h src/request.c src/request_chat.h src/request_chat.c src/param.h src/param.c
 src_libengine_a_SOURCES += src/reply.h src/reply.c
+src_libengine_a_SOURCES += src/directory.h src/directory.c src/answer.h src/answer.c src/literal.h src/literal.c
 
 bin_PROGRAMS = laguna-offload
-laguna_offload_SOURCES  = src/main.c
+laguna_offload_SOURCES  = src/main.c src/commands.h
+laguna_offload_SOURCES += src/command_io.h src/command_io.c
+laguna_offload_SOURCES += src/cmd_batch.c
+laguna_offload_SOURCES += src/cmd_render.c
+laguna_offload_SOURCES += src/cmd_run.c
+laguna_offload_SOURCES += src/cmd_score.c
+laguna_offload_SOURCES += src/cmd_tokenize.c
+laguna_offload_SOURCES += src/talk.h src/talk.c
+laguna_offload_SOURCES += src/line.h
+if HAVE_EDIT
+laguna_offload_SOURCES += src/line_edit.c
+else
+laguna_offload_SOURCES += src/line_plain.c
+endif
+EXTRA_DIST += src/line_edit.c src/line_plain.c
 laguna_offload_LDADD    = $(ENGINE_LIBS)
 
 ENGINE_LIBS = src/libengine.a storage/libstorage.a $(CPU_LIBS) $(GPU_LIBS) src/libengine.a \

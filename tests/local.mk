@@ -140,3 +140,8 @@ EXTRA_DIST     += tests/fuzz/corpus/toolparse
 tests_fuzz_toolparse_SOURCES  = tests/fuzz/toolparse.c tests/fuzz/replay.c tests/tap.h
 tests_fuzz_toolparse_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"toolparse"'
 tests_fuzz_toolparse_LDADD    = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_literal
+TESTS          += tests/t_literal
+tests_t_literal_SOURCES = tests/t_literal.c tests/tap.h
+tests_t_literal_LDADD   = src/libengine.a

@@ -1,0 +1,137 @@
+#include "src/command_io.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+int input_open(struct input *in, const char *file, struct err *e)
+{
+    bool from_stdin = !file || !strcmp(file, "-");
+    int rc = 0;
+
+    memset(in, 0, sizeof(*in));
+    in->name = from_stdin ? "standard input" : file;
+    in->f = from_stdin ? stdin : fopen(file, "r");
+    if (!in->f) {
+        rc = -errno;
+        fail(e, rc, "%s: %s", in->name, strerror(-rc));
+    }
+    return rc;
+}
+
+void input_close(struct input *in)
+{
+    if (in->f && in->f != stdin)
+        fclose(in->f);
+    free(in->line);
+}
+
+static int read_failed(const struct input *in, int error, struct err *e)
+{
+    return fail(e, -error, "%s: %s", in->name, strerror(error));
+}
+
+int input_line(struct input *in, const char **text, size_t *n, struct err *e)
+{
+    ssize_t got;
+
+    do {
+        errno = 0;
+        got = getline(&in->line, &in->cap, in->f);
+        if (got < 0)
+            return errno ? read_failed(in, errno, e) : 0;
+        in->number++;
+        if (got && in->line[got - 1] == '\n')
+            got--;
+    } while (strspn(in->line, " \t\r\n") >= (size_t)got);
+    if (got > INPUT_LINE_LIMIT)
+        return input_fail(in, fail(e, -EBADMSG, "a line of %zd bytes; %d are allowed", got,
+                                   INPUT_LINE_LIMIT), e);
+    *text = in->line;
+    *n = (size_t)got;
+    return 1;
+}
+
+int input_all(struct input *in, struct text *out, struct err *e)
+{
+    char buf[65536];
+    size_t n;
+
+    errno = 0;
+    while ((n = fread(buf, 1, sizeof(buf), in->f)) > 0)
+        text_add(out, buf, n);
+    if (ferror(in->f))
+        return read_failed(in, errno ? errno : EIO, e);
+    return out->failed ? fail(e, -ENOMEM, "%s: no memory for its text", in->name) : 0;
+}
+
+int input_fail(const struct input *in, int rc, struct err *e)
+{
+    struct err words = *e;
+
+    return fail(e, rc, "%s:%ld: %s", in->name, in->number, words.text);
+}
+
+static int write_failed(int error, struct err *e)
+{
+    return fail(e, -error, "standard output: %s", strerror(error));
+}
+
+int output_flush(struct err *e)
+{
+    errno = 0;
+    if (fflush(stdout) || ferror(stdout))
+        return write_failed(errno ? errno : EIO, e);
+    return 0;
+}
+
+int output_bytes(const char *s, size_t n, struct err *e)
+{
+    errno = 0;
+    if (fwrite(s, 1, n, stdout) < n)
+        return write_failed(errno ? errno : EIO, e);
+    return output_flush(e);
+}
+
+int output_line(struct text *t, struct err *e)
+{
+    int rc;
+
+    text_add(t, "\n", 1);
+    rc = t->failed ? fail(e, -ENOMEM, "no memory for a line of output")
+                   : output_bytes(t->s, t->n, e);
+    t->n = 0;
+    return rc;
+}
+
+int ids_parse(struct ids *out, const char *line, size_t n, int vocab, struct err *e)
+{
+    cJSON *array = json_parse(line, n, &JSON_REQUEST, e);
+    const cJSON *item;
+    int rc = 0;
+
+    if (!array)
+        return -EBADMSG;
+    if (!cJSON_IsArray(array))
+        rc = fail(e, -EBADMSG, "expected an array of ids");
+    cJSON_ArrayForEach(item, array) {
+        int64_t id;
+
+        if (rc)
+            break;
+        if (json_int64(item, 0, vocab - 1, &id))
+            rc = fail(e, -EBADMSG, "[%zu]: %.40s is not an id from 0 to %d", out->n,
+                      cJSON_IsNumber(item) ? item->valuestring : "what is no number", vocab - 1);
+        else if (ids_push(out, (int32_t)id))
+            rc = fail(e, -ENOMEM, "no memory for the ids");
+    }
+    cJSON_Delete(array);
+    return rc;
+}
+
+void text_ids(struct text *t, const int32_t *id, size_t n)
+{
+    text_puts(t, "[");
+    for (size_t i = 0; i < n; i++)
+        text_printf(t, i ? ", %d" : "%d", id[i]);
+    text_puts(t, "]");
+}

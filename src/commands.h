@@ -1,0 +1,15 @@
+#ifndef LAGUNA_COMMANDS_H
+#define LAGUNA_COMMANDS_H
+
+#include "src/options.h"
+
+/* One function a command: 0, or a negative errno with the words.  Results go to stdout.
+ * -EPIPE says that its reader has left, which needs no words. */
+
+int cmd_run(struct options *o, struct err *e);
+int cmd_batch(struct options *o, struct err *e);
+int cmd_score(struct options *o, struct err *e);
+int cmd_tokenize(struct options *o, struct err *e);
+int cmd_render(struct options *o, struct err *e);
+
+#endif
