@@ -92,13 +92,43 @@ int output_bytes(const char *s, size_t n, struct err *e)
     return output_flush(e);
 }
 
+/* The escape of the character at s[0..n), where some readers take it for the end of a line;
+ * its length in *length. */
+static const char *line_break(const char *s, size_t n, size_t *length)
+{
+    *length = 2;
+    if (n >= 2 && !memcmp(s, "\xc2\x85", 2))
+        return "\\u0085";
+    *length = 3;
+    if (n >= 3 && !memcmp(s, "\xe2\x80\xa8", 3))
+        return "\\u2028";
+    if (n >= 3 && !memcmp(s, "\xe2\x80\xa9", 3))
+        return "\\u2029";
+    return NULL;
+}
+
 int output_line(struct text *t, struct err *e)
 {
+    struct text line = { NULL, 0, 0, false };
+    size_t done = 0, length;
     int rc;
 
     text_add(t, "\n", 1);
-    rc = t->failed ? fail(e, -ENOMEM, "no memory for a line of output")
-                   : output_bytes(t->s, t->n, e);
+    for (size_t i = 0; !t->failed && i < t->n; i++) {
+        const char *escape = t->s[i] & 0x80 ? line_break(t->s + i, t->n - i, &length) : NULL;
+
+        if (!escape)
+            continue;
+        text_add(&line, t->s + done, i - done);
+        text_puts(&line, escape);
+        i += length - 1;
+        done = i + 1;
+    }
+    if (!t->failed)
+        text_add(&line, t->s + done, t->n - done);
+    rc = t->failed || line.failed ? fail(e, -ENOMEM, "no memory for a line of output")
+                                  : output_bytes(line.s, line.n, e);
+    text_free(&line);
     t->n = 0;
     return rc;
 }

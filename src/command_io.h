@@ -34,7 +34,8 @@ int  input_all(struct input *in, struct text *out, struct err *e);
 /* Put "NAME:LINE: " in front of the words of e, and return rc. */
 int  input_fail(const struct input *in, int rc, struct err *e);
 
-/* Write a text and a newline to stdout at once, empty the text, and say what went wrong. */
+/* Write a text, which is JSON, and a newline to stdout at once; empty the text; say what went
+ * wrong.  U+0085, U+2028 and U+2029 are escaped: many readers would end the line there. */
 int  output_line(struct text *t, struct err *e);
 /* Write n bytes to stdout at once. */
 int  output_bytes(const char *s, size_t n, struct err *e);

@@ -1,4 +1,5 @@
 #include "src/literal.h"
+#include "src/utf8.h"
 
 #include <errno.h>
 
@@ -92,17 +93,17 @@ static int read_string(struct reader *r, struct text *out)
         return -EBADMSG;
     r->at++;
     while (r->at < r->n && r->s[r->at] != '"') {
-        size_t n = utf8_length(r->s + r->at, r->n - r->at);
+        int n = utf8_char((const unsigned char *)r->s + r->at, r->n - r->at);
 
-        if (!n || (unsigned char)r->s[r->at] < 0x20)
+        if (n <= 0 || (unsigned char)r->s[r->at] < 0x20)
             return -EBADMSG;
         if (r->s[r->at] == '\\') {
             r->at++;
             if (read_escape(r, out))
                 return -EBADMSG;
         } else {
-            text_add(out, r->s + r->at, n);
-            r->at += n;
+            text_add(out, r->s + r->at, (size_t)n);
+            r->at += (size_t)n;
         }
     }
     if (r->at == r->n)

@@ -144,4 +144,9 @@ tests_fuzz_toolparse_LDADD    = $(ENGINE_LIBS)
 check_PROGRAMS += tests/t_literal
 TESTS          += tests/t_literal
 tests_t_literal_SOURCES = tests/t_literal.c tests/tap.h
-tests_t_literal_LDADD   = src/libengine.a
+tests_t_literal_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_forward
+TESTS          += tests/t_forward
+tests_t_forward_SOURCES = tests/t_forward.c tests/golden.h tests/tap.h
+tests_t_forward_LDADD   = $(ENGINE_LIBS)
