@@ -61,6 +61,7 @@ const struct cpu_kernels cpu_table_avx2 = {
     .pack = { [ACT_F32] = avx2_pack_f32, [ACT_INT8] = avx2_pack_act8 },
     .mul = { [W_BF16] = avx2_mul_bf16, [W_INT8] = avx2_mul_int8, [W_INT4] = avx2_mul_int4,
              [W_MXFP4] = avx2_mul_mxfp4 },
+    .mul_exact = avx2_mul_bf16,
     .kv_store = KV_STORE,
     .attend = { [KV_Q8] = avx2_attend_q8, [KV_FP8] = avx2_attend_fp8,
                 [KV_BF16] = avx2_attend_bf16, [KV_F32] = avx2_attend_f32 },

@@ -110,6 +110,7 @@ const struct cpu_kernels cpu_table_ref = {
     .pack_bytes = { [ACT_F32] = cpu_act_f32_bytes },
     .pack = { [ACT_F32] = pack },
     .mul = { mul, mul, mul, mul },
+    .mul_exact = mul,
     .kv_store = KV_STORE,
     .attend = { [KV_Q8] = attend_q8, [KV_FP8] = attend_fp8, [KV_BF16] = attend_bf16,
                 [KV_F32] = attend_f32 },
