@@ -247,19 +247,28 @@ float ref_fp8_to_f32(uint8_t b)
     return b & 0x80 ? -v : v;
 }
 
+/* IEEE half precision, round to nearest even, by hand: not every compiler has _Float16. */
 uint16_t ref_f16_from_f32(float x)
 {
-    _Float16 h = (_Float16)x;
-    uint16_t u;
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    float a = fabsf(x);
+    int e, m;
 
-    memcpy(&u, &h, sizeof(u));
-    return u;
+    if (isnan(x))
+        return sign | 0x7e00;
+    if (a >= 65520)                             /* rounds beyond the largest, 65504 */
+        return sign | 0x7c00;
+    frexpf(a, &e);
+    e = a == 0 || e - 1 < -14 ? -14 : e - 1;    /* 2^e <= a < 2^(e+1), or subnormal */
+    m = (int)lrintf(ldexpf(a, 10 - e));         /* up to 2048, which carries by itself */
+    return sign | (uint16_t)(m + (m < 1024 ? 0 : (e + 14) << 10));
 }
 
 float ref_f16_to_f32(uint16_t u)
 {
-    _Float16 h;
+    int e = u >> 10 & 31, m = u & 1023;
+    float v = e == 31 ? (m ? NAN : INFINITY)
+                      : e ? ldexpf((float)(1024 + m), e - 25) : ldexpf((float)m, -24);
 
-    memcpy(&h, &u, sizeof(h));
-    return (float)h;
+    return u & 0x8000 ? -v : v;
 }

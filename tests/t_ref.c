@@ -50,6 +50,22 @@ static void check_fp8(void)
     ok(isnan(ref_fp8_to_f32(ref_fp8_from_f32(NAN))), "fp8: NaN stays NaN");
 }
 
+static void check_f16(void)
+{
+    int bad = 0;
+
+    for (int u = 0; u < 65536; u++)
+        if ((u & 0x7c00) != 0x7c00 || !(u & 0x3ff))
+            bad += ref_f16_from_f32(ref_f16_to_f32((uint16_t)u)) != u;
+    ok(!bad, "f16: every number survives a round trip");
+    ok(ref_f16_to_f32(0x3c00) == 1 && ref_f16_to_f32(0x7bff) == 65504 &&
+       ref_f16_to_f32(0x0001) == 0x1p-24f, "f16: one, largest, smallest");
+    ok(ref_f16_from_f32(1 + 0x1p-11f) == 0x3c00 && ref_f16_from_f32(1 + 0x3p-11f) == 0x3c02 &&
+       ref_f16_from_f32(65519) == 0x7bff && ref_f16_from_f32(65520) == 0x7c00,
+       "f16: ties to even, and over the top");
+    ok(isnan(ref_f16_to_f32(ref_f16_from_f32(NAN))), "f16: NaN stays NaN");
+}
+
 static void check_rope(void)
 {
     struct rope r = { .dims = 4, .factor = 2, .inv_freq = { 1, 0.5f } };
@@ -93,6 +109,7 @@ int main(void)
 {
     check_rows();
     check_fp8();
+    check_f16();
     check_rope();
     check_route();
     check_attend();
