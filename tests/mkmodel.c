@@ -28,24 +28,55 @@ static const char USAGE[] =
     "      --like DIR           copy template and tokenizer from there [models/nano]\n";
 
 static const struct plan TINY = {
-    .like = "models/nano", .format = W4A16, .layers = 5, .hidden = 128, .vocab = 4096,
-    .head_dim = 32, .heads_full = 4, .heads_window = 6, .kv_heads = 2, .window = 64,
-    .dense_inner = 256, .experts = 32, .topk = 4, .expert_inner = 64, .shared_inner = 64,
-    .rope_factor = 16, .rope_original = 2048, .seed = 1, .skew_first = 0.25, .skew_last = 0.25,
+    .like = "models/nano",
+    .format = W4A16,
+    .layers = 5,
+    .hidden = 128,
+    .vocab = 4096,
+    .head_dim = 32,
+    .heads_full = 4,
+    .heads_window = 6,
+    .kv_heads = 2,
+    .window = 64,
+    .dense_inner = 256,
+    .experts = 32,
+    .topk = 4,
+    .expert_inner = 64,
+    .shared_inner = 64,
+    .rope_factor = 16,
+    .rope_original = 2048,
+    .seed = 1,
+    .skew_first = 0.25,
+    .skew_last = 0.25,
 };
 
 static const struct plan S21 = {
-    .like = "models/nano", .format = W4A16, .layers = 48, .hidden = 3072, .vocab = 100352,
-    .head_dim = 128, .heads_full = 48, .heads_window = 72, .kv_heads = 8, .window = 512,
-    .dense_inner = 12288, .experts = 256, .topk = 10, .expert_inner = 1024,
-    .shared_inner = 1024, .rope_factor = 128, .rope_original = 8192, .seed = 1,
-    .skew_first = 0.25, .skew_last = 0.25,
+    .like = "models/nano",
+    .format = W4A16,
+    .layers = 48,
+    .hidden = 3072,
+    .vocab = 100352,
+    .head_dim = 128,
+    .heads_full = 48,
+    .heads_window = 72,
+    .kv_heads = 8,
+    .window = 512,
+    .dense_inner = 12288,
+    .experts = 256,
+    .topk = 10,
+    .expert_inner = 1024,
+    .shared_inner = 1024,
+    .rope_factor = 128,
+    .rope_original = 8192,
+    .seed = 1,
+    .skew_first = 0.25,
+    .skew_last = 0.25,
 };
 
 /* Each number's bounds; the matrix kernels and the 4-bit groups need the multiples. */
 struct number {
     const char *name;
-    size_t at;                  /* in struct plan */
+    size_t at; /* in struct plan */
     int min, max, multiple;
 };
 
@@ -78,8 +109,7 @@ static int set_number(struct plan *p, const struct number *n, const char *text, 
 
     errno = 0;
     value = strtol(text, &end, 10);
-    if (errno || end == text || *end || value < n->min || value > n->max ||
-        value % n->multiple)
+    if (errno || end == text || *end || value < n->min || value > n->max || value % n->multiple)
         return fail(e, -EINVAL, "--%s %s: a multiple of %d from %d to %d", n->name, text,
                     n->multiple, n->min, n->max);
     memcpy((char *)p + n->at, &(int){(int)value}, sizeof(int));
@@ -123,7 +153,7 @@ static int set_option(struct plan *p, int option, const char *value, struct err 
         p->out = value;
         return 0;
     case PRESET:
-        return 0;               /* before all others; see find_preset() */
+        return 0; /* parse() took it before all others */
     case FORMAT:
         return set_format(p, value, e);
     case SKEW:
@@ -168,8 +198,8 @@ static int parse(struct plan *p, int argc, char **argv, struct err *e)
         const char *name;
         int has_value;
     } rest[] = {
-        {"out", 1}, {"preset", 1}, {"format", 1}, {"skew", 1},
-        {"seed", 1}, {"sparse", 0}, {"like", 1}, {"help", 0},
+        {"out", 1},  {"preset", 1}, {"format", 1}, {"skew", 1},
+        {"seed", 1}, {"sparse", 0}, {"like", 1},   {"help", 0},
     };
     struct option options[OPTIONS + 1] = {{0}};
     int rc = 0, c;

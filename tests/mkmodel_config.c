@@ -82,13 +82,12 @@ static void put_heads(FILE *f, const struct plan *p)
 }
 
 /* One config group: what its targets are and how they are packed. */
-static void put_group(FILE *f, int number, enum format format, bool named,
-                      const char *targets)
+static void put_group(FILE *f, int number, enum format format, bool named, const char *targets)
 {
     const char *name = format == W4A16 ? "pack-quantized" : "mxfp4-pack-quantized";
 
-    fprintf(f, "%s\n      \"group_%d\": {\n        \"targets\": [%s],\n", number ? "," : "",
-            number, targets);
+    fprintf(f, "%s\n      \"group_%d\": {\n        \"targets\": [%s],\n", number ? "," : "", number,
+            targets);
     if (named)
         fprintf(f, "        \"format\": \"%s\",\n", name);
     fprintf(f,
@@ -213,8 +212,8 @@ static int config_json(const struct plan *p, struct err *e)
             "  \"num_attention_heads\": %d,\n"
             "  \"num_key_value_heads\": %d,\n"
             "  \"sliding_window\": %d,\n",
-            p->vocab, p->hidden, p->dense_inner, p->layers, p->head_dim, p->heads_full,
-            p->kv_heads, p->window);
+            p->vocab, p->hidden, p->dense_inner, p->layers, p->head_dim, p->heads_full, p->kv_heads,
+            p->window);
     put_heads(f, p);
     put_words(f, p, "layer_types", attention_type);
     put_words(f, p, "mlp_layer_types", mlp_type);

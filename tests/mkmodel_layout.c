@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const double HEAD_GAIN = 3;      /* deviation of the logits */
+static const double HEAD_GAIN = 3; /* deviation of the logits */
 
 static const char PROJ[3][10] = {"gate_proj", "up_proj", "down_proj"};
 
@@ -72,13 +72,13 @@ static struct tensor *add(struct layout *l, const struct plan *p, const char *mo
 }
 
 /* [rows][cols] BF16 of the deviation, which `table` holds. */
-static void add_bf16(struct layout *l, const struct plan *p, const char *module, int rows,
-                     int cols, const bf16 *table)
+static void add_bf16(struct layout *l, const struct plan *p, const char *module, int rows, int cols,
+                     const bf16 *table)
 {
     struct tensor *t = add(l, p, module, ".weight", "BF16", rows, cols);
 
     if (t)
-        t->table = table;       /* FILL_TABLE16 */
+        t->table = table; /* FILL_TABLE16 */
 }
 
 static void add_ready(struct layout *l, const struct plan *p, const char *module,
@@ -147,9 +147,9 @@ static void add_linear(struct layout *l, const struct plan *p, enum format forma
 /* Everything that all layers share.  Residual additions are small enough for 2 * layers of
  * them to have the length of the embedding. */
 struct kinds {
-    struct kind qkv[2][3];          /* [full][q, k, v] */
-    struct kind out[2], gate[2];    /* [full] */
-    struct kind dense[3], shared[3], expert[3];     /* as PROJ */
+    struct kind qkv[2][3];                      /* [full][q, k, v] */
+    struct kind out[2], gate[2];                /* [full] */
+    struct kind dense[3], shared[3], expert[3]; /* as PROJ */
     bf16 *norm, *router;
 };
 
@@ -188,8 +188,8 @@ static void make_kinds(struct layout *l, struct kinds *k, const struct plan *p)
     }
 }
 
-static void add_ffn(struct layout *l, const struct plan *p, enum format format,
-                    const char *prefix, const struct kind k[3])
+static void add_ffn(struct layout *l, const struct plan *p, enum format format, const char *prefix,
+                    const struct kind k[3])
 {
     char module[128];
 
@@ -199,8 +199,7 @@ static void add_ffn(struct layout *l, const struct plan *p, enum format format,
     }
 }
 
-static void add_attention(struct layout *l, const struct plan *p, const struct kinds *k,
-                          int layer)
+static void add_attention(struct layout *l, const struct plan *p, const struct kinds *k, int layer)
 {
     bool full = layer_is_full(layer);
     char m[64];

@@ -13,7 +13,7 @@ static void added_name(char name[32], int id)
         int id;
         const char *name;
     } known[] = {
-        {0, "〈|UNK|〉"},   {2, "〈|EOS|〉"},       {9, "〈|PAD|〉"},        {12, "〈|MASK|〉"},
+        {0, "〈|UNK|〉"},    {2, "〈|EOS|〉"},     {9, "〈|PAD|〉"},    {12, "〈|MASK|〉"},
         {18, "<think>"},     {19, "</think>"},     {23, "<assistant>"}, {24, "</assistant>"},
         {25, "<tool_call>"}, {26, "</tool_call>"},
     };
@@ -92,27 +92,28 @@ static void put_added(FILE *f)
 
 static void put_pipeline(FILE *f)
 {
-    fputs("\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": ["
-          "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?:\\\\r?\\\\n)+(?!\\\\r?\\\\n)\"}, "
-          "\"behavior\": \"MergedWithNext\", \"invert\": false}, "
-          "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
-          "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|"
-          "\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"}, "
-          "\"behavior\": \"Isolated\", \"invert\": false}, "
-          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
-          "\"use_regex\": false}]}, "
-          "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": ["
-          "{\"SpecialToken\": {\"id\": \"〈|EOS|〉\", \"type_id\": 0}}, "
-          "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": ["
-          "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, "
-          "{\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}], \"special_tokens\": {"
-          "\"〈|EOS|〉\": {\"id\": \"〈|EOS|〉\", \"ids\": [2], \"tokens\": [\"〈|EOS|〉\"]}}}, "
-          "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
-          "\"trim_offsets\": true, \"use_regex\": true}, "
-          "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-          "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, "
-          "\"fuse_unk\": false, \"byte_fallback\": false, \"ignore_merges\": false, ",
-          f);
+    fputs(
+        "\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": ["
+        "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?:\\\\r?\\\\n)+(?!\\\\r?\\\\n)\"}, "
+        "\"behavior\": \"MergedWithNext\", \"invert\": false}, "
+        "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+        "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|"
+        "\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"}, "
+        "\"behavior\": \"Isolated\", \"invert\": false}, "
+        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+        "\"use_regex\": false}]}, "
+        "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": ["
+        "{\"SpecialToken\": {\"id\": \"〈|EOS|〉\", \"type_id\": 0}}, "
+        "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": ["
+        "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, "
+        "{\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}], \"special_tokens\": {"
+        "\"〈|EOS|〉\": {\"id\": \"〈|EOS|〉\", \"ids\": [2], \"tokens\": [\"〈|EOS|〉\"]}}}, "
+        "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+        "\"trim_offsets\": true, \"use_regex\": true}, "
+        "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+        "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, "
+        "\"fuse_unk\": false, \"byte_fallback\": false, \"ignore_merges\": false, ",
+        f);
 }
 
 int tokenizer_write(const struct plan *p, struct err *e)

@@ -63,7 +63,7 @@ void table_fp4_scale(uint8_t table[256], double deviation)
 {
     double wanted = deviation / sqrt(68.5 / 8);
     int low = (int)floor(log2(wanted));
-    double square = wanted * wanted * exp2(-2 * low);   /* 1 to 4 */
+    double square = wanted * wanted * exp2(-2 * low); /* 1 to 4 */
 
     for (int i = 0; i < 256; i++)
         table[i] = (uint8_t)(127 + low + (i < (square - 1) / 3 * 256));
@@ -215,7 +215,7 @@ void router_bias(float *bias, const float *scores, const struct plan *p, int lay
 {
     double along = p->layers > 2 ? (double)(layer - 1) / (p->layers - 2) : 0;
     double share = p->skew_first + (p->skew_last - p->skew_first) * along;
-    float low = -1, high = 1;           /* beyond them the bias decides alone */
+    float low = -1, high = 1; /* beyond them the bias decides alone */
     uint64_t key = random_key(p->seed, "popular") + (uint64_t)layer;
 
     for (int i = 0; i < 24; i++) {

@@ -18,13 +18,13 @@ enum { PIECE = 8 << 20, BLOCK = 4096, WRITERS_MAX = 16 };
 
 struct job {
     const struct layout *layout;
-    size_t first, n;            /* the shard's tensors */
-    char *header;               /* [start]: the length and the JSON */
-    uint64_t start, end;        /* in the file: where the data begins; how far to write */
+    size_t first, n;     /* the shard's tensors */
+    char *header;        /* [start]: the length and the JSON */
+    uint64_t start, end; /* in the file: where the data begins; how far to write */
     int fd;
-    uint8_t *buffer;            /* [workers][PIECE], aligned to BLOCK */
-    atomic_uint_fast64_t next;  /* piece */
-    atomic_int failed;          /* errno of the first failure */
+    uint8_t *buffer;           /* [workers][PIECE], aligned to BLOCK */
+    atomic_uint_fast64_t next; /* piece */
+    atomic_int failed;         /* errno of the first failure */
 };
 
 static void shard_name(char name[64], const struct plan *p, int shard)
@@ -91,25 +91,29 @@ static void make_piece(const struct job *j, uint64_t from, size_t n, uint8_t *to
     }
 }
 
+static void write_piece(struct job *j, uint64_t from, size_t n, uint8_t *buffer)
+{
+    /* Whole blocks; what is too much is cut off at the end. */
+    size_t blocks = align_up(n, BLOCK);
+
+    make_piece(j, from, n, buffer);
+    memset(buffer + n, 0, blocks - n);
+    if (!write_all(j->fd, buffer, blocks, from))
+        j->failed = errno ? errno : EIO;
+}
+
 static void write_pieces(void *arg, int worker, int workers)
 {
     struct job *j = arg;
-    uint8_t *buffer = j->buffer + (size_t)worker * PIECE;
 
     (void)workers;
     for (;;) {
-        uint64_t from = atomic_fetch_add(&j->next, 1) * PIECE;
-        size_t n, blocks;
+        uint64_t from = atomic_fetch_add(&j->next, 1) * PIECE, left = j->end - from;
 
         if (from >= j->end || j->failed)
             return;
-        n = j->end - from < PIECE ? (size_t)(j->end - from) : PIECE;
-        make_piece(j, from, n, buffer);
-        /* Whole blocks; what is too much is cut off at the end. */
-        blocks = align_up(n, BLOCK);
-        memset(buffer + n, 0, blocks - n);
-        if (!write_all(j->fd, buffer, blocks, from))
-            j->failed = errno ? errno : EIO;
+        write_piece(j, from, left < PIECE ? (size_t)left : PIECE,
+                    j->buffer + (size_t)worker * PIECE);
     }
 }
 
@@ -136,13 +140,14 @@ static int make_header(struct job *j, const struct tensor *t)
         putc(' ', f);
     if (fclose(f))
         return -ENOMEM;
-    length = size - sizeof(length);     /* little-endian, as the format and this machine */
+    length = size - sizeof(length); /* little-endian, as the format and this machine */
     memcpy(j->header, &length, sizeof(length));
     j->start = size;
     return 0;
 }
 
-/* Of a sparse shard only what a reader checks: shapes and biases, which come first. */
+/* Of a sparse shard only what a reader checks: shapes and biases, which come first, and
+ * that its end is not a hole. */
 static uint64_t data_to_write(const struct plan *p, const struct tensor *t, size_t n)
 {
     uint64_t end = 0;
@@ -165,6 +170,7 @@ static int shard_write(const struct plan *p, struct job *j, struct pool *pool, i
 {
     const struct tensor *t = &j->layout->tensor[j->first];
     char name[64], path[4096];
+    uint64_t size, tail;
     int rc = make_header(j, t);
 
     shard_name(name, p, shard);
@@ -176,11 +182,14 @@ static int shard_write(const struct plan *p, struct job *j, struct pool *pool, i
         free(j->header);
         return fail(e, -errno, "%s: %s", path, strerror(errno));
     }
+    size = j->start + t[j->n - 1].offset + t[j->n - 1].bytes;
+    tail = size > BLOCK ? (size - BLOCK) / BLOCK * BLOCK : 0;
     j->end = j->start + data_to_write(p, t, j->n);
     j->next = 0;
     pool_run(pool, write_pieces, j);
-    if (!j->failed &&
-        ftruncate(j->fd, (off_t)(j->start + t[j->n - 1].offset + t[j->n - 1].bytes)))
+    if (!j->failed && j->end < size)
+        write_piece(j, tail, (size_t)(size - tail), j->buffer);
+    if (!j->failed && ftruncate(j->fd, (off_t)size))
         j->failed = errno;
     if (close(j->fd) && !j->failed)
         j->failed = errno;
@@ -242,8 +251,8 @@ int shards_write(const struct plan *p, const struct layout *l, struct err *e)
     if (!rc) {
         j.buffer = aligned_alloc(BLOCK, (size_t)pool_threads(pool) * PIECE);
         if (!j.buffer)
-            rc = fail(e, -ENOMEM, "no memory for %d buffers of %d bytes", pool_threads(pool),
-                      PIECE);
+            rc =
+                fail(e, -ENOMEM, "no memory for %d buffers of %d bytes", pool_threads(pool), PIECE);
     }
     for (int shard = 0; shard < p->shards && !rc; shard++) {
         j.first += j.n;
