@@ -89,7 +89,8 @@ void text_json_string(struct text *t, const char *s, size_t n)
         else
             text_printf(t, "\\u%04x", b);
     }
-    text_add(t, s + from, n - from);
+    if (from < n)
+        text_add(t, s + from, n - from);
     text_add(t, "\"", 1);
 }
 
