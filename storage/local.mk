@@ -3,3 +3,4 @@ storage_libstorage_a_SOURCES  = storage/safetensors.h storage/safetensors.c
 storage_libstorage_a_SOURCES += storage/checkpoint.h storage/checkpoint.c
 storage_libstorage_a_SOURCES += storage/index.h storage/index.c
 storage_libstorage_a_SOURCES += storage/scan.h storage/scan.c
+storage_libstorage_a_SOURCES += storage/extents.h storage/extents.c storage/source.h storage/source.c storage/stream.h storage/stream.c storage/stream_ops.h storage/stream_uring.c storage/stream_preadv.c

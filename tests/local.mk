@@ -150,3 +150,12 @@ check_PROGRAMS += tests/t_forward
 TESTS          += tests/t_forward
 tests_t_forward_SOURCES = tests/t_forward.c tests/golden.h tests/tap.h
 tests_t_forward_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_extents tests/t_stream
+TESTS          += tests/t_extents tests/t_stream
+
+STORAGE_LIBS = storage/libstorage.a src/libengine.a $(URING_LIBS) $(NUMA_LIBS) $(XXHASH_LIBS) -lm
+tests_t_extents_SOURCES = tests/t_extents.c tests/tap.h
+tests_t_extents_LDADD   = $(STORAGE_LIBS)
+tests_t_stream_SOURCES  = tests/t_stream.c tests/tap.h
+tests_t_stream_LDADD    = $(STORAGE_LIBS)
