@@ -1,0 +1,163 @@
+#include "tests/routes.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Hit rates of LRU, LFU, the policy and Belady's optimum on made-up traces, and on those that
+ * --trace-routes recorded, for several sizes of a layer's cache.
+ *
+ *     bench_cache [TOKENS]                    generated: 256 experts, top 10
+ *     bench_cache FILE.safetensors...         recorded: each tensor [tokens][layers][topk] */
+
+enum { SIZES = 4, LAYERS_MAX = 128 };
+
+static void heading(const char *what)
+{
+    printf("\n| %s | places | LRU | LFU | policy | Belady | policy - LRU |\n"
+           "|---|---|---|---|---|---|---|\n", what);
+}
+
+static double row(const char *name, int places, const double hit[REPLAYS])
+{
+    printf("| %s | %d | %.1f | %.1f | %.1f | %.1f | %+.1f |\n", name, places, hit[REPLAY_LRU],
+           hit[REPLAY_LFU], hit[REPLAY_POLICY], hit[REPLAY_BELADY],
+           hit[REPLAY_POLICY] - hit[REPLAY_LRU]);
+    return hit[REPLAY_POLICY] - hit[REPLAY_LRU];
+}
+
+static void generated(int tokens)
+{
+    static const double share[] = { 0.32, 0.55, 0.65, 0.8 }, repeat[] = { 0, 0.3, 0.6 };
+    static const int places[SIZES] = { 16, 32, 64, 128 };
+    double worst = 100, mean = 0;
+    int n = 0;
+
+    heading("share of the hot quarter, repeats (as found)");
+    for (int i = 0; i < 12; i++) {
+        struct routes r;
+        char name[64];
+
+        routes_make(&r, 256, 10, tokens, share[i / 3], repeat[i % 3], 64, 7);
+        snprintf(name, sizeof(name), "%.2f, %.1f (%.2f, %.2f)", share[i / 3], repeat[i % 3],
+                 routes_share(&r), routes_repeat(&r));
+        for (int k = 0; k < SIZES; k++) {
+            double hit[REPLAYS], gain;
+
+            for (int how = 0; how < REPLAYS; how++)
+                hit[how] = routes_replay(&r, (enum replay)how, places[k]);
+            gain = row(name, places[k], hit);
+            worst = gain < worst ? gain : worst;
+            mean += i >= 3 ? gain : 0;
+            n += i >= 3;
+        }
+        routes_free(&r);
+    }
+    printf("\npolicy against LRU: worst %+.2f points (aim -0.5), mean over shares of 0.55 and "
+           "more %+.2f (aim +1)\n", worst, mean / n);
+}
+
+/* One layer of a recorded tensor; width: bytes a pick. */
+static struct routes layer_of(const uint8_t *data, const int dim[3], int layer, int width)
+{
+    struct routes r = { dim[0], dim[2], 0, NULL };
+
+    r.pick = malloc((size_t)dim[0] * dim[2] * sizeof(*r.pick));
+    for (int t = 0; t < dim[0]; t++)
+        for (int i = 0; i < dim[2]; i++) {
+            const uint8_t *p = data + (((size_t)t * dim[1] + layer) * dim[2] + i) * width;
+            int pick = width == 1 ? *p : p[0] | p[1] << 8;
+
+            r.pick[(size_t)t * dim[2] + i] = (uint16_t)pick;
+            r.experts = pick >= r.experts ? pick + 1 : r.experts;
+        }
+    return r;
+}
+
+static void recorded(const char *name, const uint8_t *data, const int dim[3], int width)
+{
+    double hit[SIZES][REPLAYS] = { { 0 } };
+    int experts = 1;
+
+    for (int l = 0; l < dim[1]; l++) {
+        struct routes r = layer_of(data, dim, l, width);
+
+        while (experts < r.experts)
+            experts *= 2;
+        for (int k = 0; k < SIZES; k++)
+            for (int how = 0; how < REPLAYS; how++)
+                hit[k][how] += routes_replay(&r, (enum replay)how, (experts >> 4) << k) /
+                               dim[1];
+        routes_free(&r);
+    }
+    for (int k = 0; k < SIZES; k++)
+        row(name, (experts >> 4) << k, hit[k]);
+}
+
+static int read_tensor(const cJSON *t, const uint8_t *data, size_t bytes)
+{
+    const cJSON *shape = cJSON_GetObjectItem(t, "shape");
+    const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItem(t, "dtype"));
+    double from = cJSON_GetNumberValue(cJSON_GetArrayItem(
+        cJSON_GetObjectItem(t, "data_offsets"), 0));
+    int width = dtype && !strcmp(dtype, "U16") ? 2 : 1, dim[3];
+    size_t need = (size_t)width;
+
+    if (cJSON_GetArraySize(shape) != 3 || !dtype || *dtype != 'U')
+        return 0;       /* __metadata__ and the like */
+    for (int i = 0; i < 3; i++) {
+        dim[i] = (int)cJSON_GetNumberValue(cJSON_GetArrayItem(shape, i));
+        if (dim[i] < 1)
+            return -1;
+        need = mul_sat(need, (size_t)dim[i]);
+    }
+    if (!(from >= 0 && from <= (double)bytes) || need > bytes - (size_t)from)
+        return -1;
+    recorded(t->string, data + (size_t)from, dim, width);
+    return 0;
+}
+
+static int read_file(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    uint8_t *all = NULL;
+    uint64_t head = 0;
+    size_t n = 0;
+    cJSON *json;
+    int rc = 0;
+
+    if (f && !fseek(f, 0, SEEK_END)) {
+        n = (size_t)ftell(f);
+        rewind(f);
+        all = malloc(n + 1);
+        n = fread(all, 1, n, f);
+    }
+    if (f)
+        fclose(f);
+    if (n > 8)
+        memcpy(&head, all, 8);
+    json = head && head <= n - 8 ? cJSON_ParseWithLength((char *)all + 8, head) : NULL;
+    if (!json)
+        rc = -1;
+    heading(path);
+    for (const cJSON *t = json ? json->child : NULL; t && !rc; t = t->next)
+        rc = read_tensor(t, all + 8 + head, n - 8 - head);
+    if (rc)
+        fprintf(stderr, "%s: not a file of routes\n", path);
+    cJSON_Delete(json);
+    free(all);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    int tokens = argc == 2 ? atoi(argv[1]) : 6000, rc = 0;
+
+    if (argc == 1 || tokens > 0) {
+        generated(tokens);
+        return 0;
+    }
+    for (int i = 1; i < argc && !rc; i++)
+        rc = read_file(argv[i]);
+    return rc ? 65 : 0;
+}
