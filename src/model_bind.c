@@ -154,22 +154,15 @@ static void norm(struct binder *b, float **to, int n, int layer, const char *nam
 }
 
 /* The scale of an FP8 cache, by any of its spellings; `to` keeps 1 where there is none. */
-static void kv_scale(struct binder *b, float *to, int layer, char kv)
+static void kv_scale(struct binder *b, float *to, int layer, const char *const spelling[4])
 {
-    static const char *const spelling[] = {
-        "%slayers.%d.self_attn.%c_scale", "%slayers.%d.self_attn.attn.%c_scale",
-        "%slayers.%d.self_attn.%c_proj.%c_scale", "%slayers.%d.self_attn.%c_proj.output_scale",
-    };
     const struct tensor *t = NULL;
-    char name[NAME_CAP];
     struct load *l;
-    size_t i;
+    int i;
 
     *to = 1;
-    for (i = 0; i < sizeof(spelling) / sizeof(spelling[0]) && !t; i++) {
-        snprintf(name, sizeof(name), spelling[i], b->prefix, layer, kv, kv);
-        t = checkpoint_find(b->c, name);
-    }
+    for (i = 0; i < 4 && !t; i++)
+        t = find(b, "%slayers.%d.self_attn.%s", b->prefix, layer, spelling[i]);
     if (!t || b->rc)
         return;
     if (!is_real(t) || t->rank > 1 || (t->rank == 1 && t->dim[0] != 1)) {
@@ -189,6 +182,10 @@ static void attention(struct binder *b, int layer)
     struct layer_weights *w = &b->m->layer[layer];
     int width = s->layer[layer].heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     int gate = s->layer[layer].gate_rows;
+    static const char *const k_scales[] = { "k_scale", "attn.k_scale", "k_proj.k_scale",
+                                            "k_proj.output_scale" };
+    static const char *const v_scales[] = { "v_scale", "attn.v_scale", "v_proj.v_scale",
+                                            "v_proj.output_scale" };
     const char *p = b->prefix;
 
     norm(b, &w->attn_norm, s->hidden, layer, "input_layernorm");
@@ -202,8 +199,8 @@ static void attention(struct binder *b, int layer)
     if (gate)
         dense(b, &w->g, gate, s->hidden, LINEAR_SQUEEZE, "%slayers.%d.self_attn.g_proj", p,
               layer);
-    kv_scale(b, &w->k_scale, layer, 'k');
-    kv_scale(b, &w->v_scale, layer, 'v');
+    kv_scale(b, &w->k_scale, layer, k_scales);
+    kv_scale(b, &w->v_scale, layer, v_scales);
 }
 
 /* A dense layer's FFN, or a shared expert. */

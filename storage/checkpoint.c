@@ -289,6 +289,11 @@ static int note_shard(void *arg, const char *tensor, const char *shard, struct e
     return add_shard(c, shard, e);
 }
 
+static int by_file(const void *a, const void *b)
+{
+    return strcmp(((const struct shard *)a)->file, ((const struct shard *)b)->file);
+}
+
 static size_t find_slot(const struct checkpoint *c, const char *name)
 {
     size_t k = XXH3_64bits_withSeed(name, strlen(name), c->seed) & (c->slots - 1);
@@ -453,6 +458,8 @@ static int open_indexed(struct checkpoint *c, const char *text, size_t n, struct
     if (!path)
         return fail(e, -ENOMEM, "%s: no memory", INDEX_FILE);
     rc = index_read(&sum, text, n, path, note_shard, c, e);
+    /* Numbers of shards appear in messages: they follow the names, not the index. */
+    qsort(c->shard, (size_t)c->shards, sizeof(c->shard[0]), by_file);
     if (!rc)
         rc = read_shards(c, l, e);
     if (!rc)
