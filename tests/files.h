@@ -7,9 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Files of tests: where the data lies, and temporary directories (flat: no folders in them). */
+
+/* Seconds this process has computed: limits on speed must not depend on its neighbours. */
+static inline double cpu_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 
 static inline const char *source_dir(void)
 {

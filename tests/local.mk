@@ -183,3 +183,29 @@ tests_bench_cache_SOURCES  = tests/bench_cache.c tests/routes.h tests/routes.c
 tests_bench_cache_LDADD    = $(STORAGE_LIBS) $(CJSON_LIBS)
 tests_bench_stream_SOURCES = tests/bench_stream.c
 tests_bench_stream_LDADD   = $(STORAGE_LIBS)
+
+check_PROGRAMS += tests/t_model
+TESTS          += tests/t_model
+tests_t_model_SOURCES = tests/t_model.c tests/tap.h tests/files.h
+tests_t_model_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_model_size
+TESTS          += tests/t_model_size
+tests_t_model_size_SOURCES = tests/t_model_size.c tests/tap.h tests/files.h
+tests_t_model_size_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/fuzz/safetensors
+TESTS          += tests/fuzz/safetensors
+EXTRA_DIST     += tests/fuzz/corpus/safetensors
+tests_fuzz_safetensors_SOURCES  = tests/fuzz/safetensors.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_safetensors_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"safetensors"'
+tests_fuzz_safetensors_LDADD    = storage/libstorage.a src/libengine.a $(XXHASH_LIBS)
+
+check_PROGRAMS += tests/fuzz/shape
+TESTS          += tests/fuzz/shape
+EXTRA_DIST     += tests/fuzz/corpus/shape
+tests_fuzz_shape_SOURCES  = tests/fuzz/shape.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_shape_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"shape"'
+tests_fuzz_shape_LDADD    = $(ENGINE_LIBS)
+
+EXTRA_DIST += tests/cut_nano.py tests/data

@@ -21,14 +21,14 @@ static struct err e;
 static int open_dir(const char *dir)
 {
     struct checkpoint *c = NULL;
-    double began = clock_now();
+    double began = cpu_seconds();
     int rc;
 
     quiet = (struct log){ .level = LOG_QUIET };
     e.text[0] = 0;
     rc = checkpoint_open(&c, dir, &quiet, &e);
     checkpoint_close(c);
-    if (clock_now() - began > 5) {
+    if (cpu_seconds() - began > 5) {
         snprintf(e.text, sizeof(e.text), "took longer than 5 s");
         return -ETIMEDOUT;
     }
@@ -355,9 +355,9 @@ static void test_many_names(void)
     map_used += (size_t)sprintf(map + map_used, "}}");
     write_file(dir, INDEX, map, map_used);
     quiet = (struct log){ .level = LOG_QUIET };
-    began = clock_now();
+    began = cpu_seconds();
     ok(!checkpoint_open(&c, dir, &quiet, &e), "150,000 names %s", c ? "" : e.text);
-    ok(clock_now() - began < 2, "opened in %.3f s", clock_now() - began);
+    ok(cpu_seconds() - began < 2, "opened in %.3f s", cpu_seconds() - began);
     if (c)
         ok(checkpoint_find(c, "model.layers.1.mlp.experts.9.up_proj.weight") !=
            checkpoint_find(c, "model.layers.1.mlp.experts.9.up_proj.Weight"),

@@ -16,15 +16,20 @@
 static struct quant *q;
 static struct err e;
 
+static int read_text(const char *text)
+{
+    quant_free(q);
+    e.text[0] = 0;
+    return quant_read(&q, text, strlen(text), "config.json", &e);
+}
+
 /* Read a configuration with these members of quantization_config. */
 static int read_members(const char *members)
 {
     char text[4096];
 
-    quant_free(q);
-    e.text[0] = 0;
     snprintf(text, sizeof(text), "{\"quantization_config\":{%s}}", members);
-    return quant_read(&q, text, strlen(text), "config.json", &e);
+    return read_text(text);
 }
 
 /* One group of Linears with these weights. */
@@ -80,7 +85,7 @@ static void test_formats(void)
 {
     const struct scheme *s;
 
-    ok(!quant_read(&q, "{}", 2, "config.json", &e) && !q && !look("x"), "no quantisation");
+    ok(!read_text("{}") && !q && !look("x"), "no quantisation");
     ok(!read_weights("pack-quantized", "\"num_bits\":4,\"group_size\":128,\"strategy\":\"group\","
                      "\"symmetric\":false,\"actorder\":\"weight\"") && (s = look("x")) &&
        s->format == W_INT4 && !s->symmetric && s->group == 128, "asymmetric, actorder weight");
@@ -168,7 +173,7 @@ static void test_refusals(void)
             "ignore", "ignore is a string");
     refused(read_members("\"format\":\"dense\",\"config_groups\":{},\"ignore\":[5]"), "ignore",
             "ignore holds a number");
-    refused(quant_read(&q, "{\"quantization_config\":[]}", 26, "config.json", &e),
+    refused(read_text("{\"quantization_config\":[]}"),
             "not an object", "a list");
 }
 
@@ -193,10 +198,8 @@ static void test_patterns(void)
     for (i = 0; i < 257; i++)
         used += (size_t)sprintf(text + used, ",\"re:p%d\"", i);
     sprintf(text + used, "]}}");
-    refused(quant_read(&q, text, strlen(text), "config.json", &e), "more than 256",
+    refused(read_text(text), "more than 256",
             "257 patterns");
-    quant_free(q);
-    q = NULL;
 
     used = (size_t)sprintf(text, "{\"quantization_config\":{\"format\":\"pack-quantized\","
                            "\"config_groups\":{\"g\":{\"targets\":[\"Linear\"]," INT4
@@ -204,7 +207,7 @@ static void test_patterns(void)
     for (i = 1787; i >= 0; i--)
         used += (size_t)sprintf(text + used, ",\"model.layers.%d.m\"", i);
     sprintf(text + used, "]}}");
-    ok(!quant_read(&q, text, strlen(text), "config.json", &e), "an ignore list of 1,789 names");
+    ok(!read_text(text), "an ignore list of 1,789 names");
     ok(!look("model.layers.0.m") && !look("model.layers.1787.m") && !look("x") &&
        look("model.layers.1788.m"), "each is found");
     free(text);

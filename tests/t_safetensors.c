@@ -135,11 +135,16 @@ static void test_examples(void)
             ok(rc == 0, "%s %s", x->what, e.text);
         if (!rc)
             tensor_table_free(&t);
-        for (cut = 0; cut < n && !x->words; cut++)
-            if (!parse(&t, x->header, cut, 8 + cut + x->data_bytes, &e) &&
-                x->header[cut] != ' ')
+        if (x->words)
+            continue;
+        while (x->header[n - 1] == ' ')
+            n--;
+        for (cut = 0; cut < n; cut++)
+            if (!parse(&t, x->header, cut, 8 + cut + x->data_bytes, &e)) {
+                tensor_table_free(&t);
                 break;
-        ok(x->words || cut == n, "%s: every cut of it is refused", x->what);
+            }
+        ok(cut == n, "%s: every cut of it is refused", x->what);
     }
 }
 
@@ -200,10 +205,10 @@ static void test_bomb(const char *what, const char *start, const char *unit, siz
     memcpy(text, start, head);
     for (i = 0; i < n; i++)
         memcpy(text + head + i * len, unit, len);
-    began = clock_now();
+    began = cpu_seconds();
     rc = safetensors_parse(&t, text, head + n * len, UINT64_MAX / 2, "f", &e);
     ok(rc == -EBADMSG && strstr(e.text, words), "%s: %s", what, e.text);
-    ok(clock_now() - began < 2, "%s: %.3f s", what, clock_now() - began);
+    ok(cpu_seconds() - began < 2, "%s: %.3f s", what, cpu_seconds() - began);
     free(text);
 }
 
@@ -229,10 +234,10 @@ static void test_real_size(void)
                                         "\"data_offsets\":[%zu,%zu]}", count ? "," : "", layer,
                                         expert, proj[k / 3], part[k % 3], at, at + 64);
     text[used++] = '}';
-    began = clock_now();
+    began = cpu_seconds();
     rc = safetensors_parse(&t, text, used, 8 + used + at, "f", &e);
     ok(!rc && t.count == 108288, "a header of %zu tensors, %zu bytes %s", count, used, e.text);
-    ok(clock_now() - began < 2, "parsed in %.3f s", clock_now() - began);
+    ok(cpu_seconds() - began < 2, "parsed in %.3f s", cpu_seconds() - began);
     if (!rc)
         tensor_table_free(&t);
     free(text);

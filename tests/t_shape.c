@@ -217,6 +217,7 @@ static void test_refusals(void)
         { "num_attention_heads_per_layer", "[48,72,72]", "3 entries for 4 layers" },
         { "num_attention_heads_per_layer", "[48,72,72,0]", "layer 3" },
         { "num_attention_heads_per_layer", "48", "entries" },
+        { "num_attention_heads_per_layer", "[48,72,71,72]", "layer 2: 71" },
         { "layer_types", "[\"full_attention\"]", "1 entries for 4 layers" },
         { "layer_types", "[\"full_attention\",\"mamba\",\"full_attention\",\"full_attention\"]",
           "\"mamba\"" },
