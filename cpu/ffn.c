@@ -125,25 +125,31 @@ int cpu_wave_pairs(const struct cpu *c)
     return c->pairs;
 }
 
+/* A counting sort: pairs of one expert lie together, in the order of the tokens. */
 void cpu_wave_begin(struct cpu *c, const struct route *r, const uint16_t *id, int n)
 {
     struct wave *w = &c->wave;
-    int all = r->tokens * r->topk;
+    int all = r->tokens * r->topk, next[MAX_EXPERTS], count[MAX_EXPERTS] = { 0 };
 
+    for (int i = 0; i < all; i++)
+        count[r->expert[i]]++;
+    for (int x = 0; x < c->shape->experts; x++)
+        next[x] = -1;
     w->experts = n;
     w->pairs = 0;
-    for (int i = 0; i < all; i++)
-        w->of_token[i] = -1;
     for (int x = 0; x < n; x++) {
-        w->expert[x] = (struct wave_expert){ .id = id[x], .pair = w->pairs };
-        for (int i = 0; i < all; i++) {
-            if (r->expert[i] != id[x])
-                continue;
-            w->token[w->pairs] = i / r->topk;
-            w->weight[w->pairs] = r->weight[i];
-            w->of_token[i] = w->pairs++;
-        }
-        w->expert[x].tokens = w->pairs - w->expert[x].pair;
+        w->expert[x] = (struct wave_expert){ id[x], w->pairs, count[id[x]] };
+        next[id[x]] = w->pairs;
+        w->pairs += count[id[x]];
+    }
+    for (int i = 0; i < all; i++) {
+        int x = r->expert[i], pair = next[x] < 0 ? -1 : next[x]++;
+
+        w->of_token[i] = pair;
+        if (pair < 0)
+            continue;
+        w->token[pair] = i / r->topk;
+        w->weight[pair] = r->weight[i];
     }
 }
 
