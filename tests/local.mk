@@ -209,3 +209,9 @@ tests_fuzz_shape_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"shape"'
 tests_fuzz_shape_LDADD    = $(ENGINE_LIBS)
 
 EXTRA_DIST += tests/cut_nano.py tests/data
+
+STORAGE_LIBS = storage/libstorage.a src/libengine.a $(URING_LIBS) $(NUMA_LIBS) $(XXHASH_LIBS) -lm
+tests_t_extents_SOURCES = tests/t_extents.c tests/tap.h
+tests_t_extents_LDADD   = $(STORAGE_LIBS)
+tests_t_stream_SOURCES  = tests/t_stream.c tests/tap.h
+tests_t_stream_LDADD    = $(STORAGE_LIBS)
