@@ -151,8 +151,13 @@ TESTS          += tests/t_forward
 tests_t_forward_SOURCES = tests/t_forward.c tests/golden.h tests/tap.h
 tests_t_forward_LDADD   = $(ENGINE_LIBS)
 
-check_PROGRAMS += tests/t_extents tests/t_stream
-TESTS          += tests/t_extents tests/t_stream
+STORAGE_TESTS = \
+    tests/t_extents \
+    tests/t_stream \
+    tests/t_slab \
+    tests/t_policy
+check_PROGRAMS += $(STORAGE_TESTS)
+TESTS          += $(STORAGE_TESTS)
 
 STORAGE_TESTS = \
     tests/t_extents \
@@ -211,7 +216,11 @@ tests_fuzz_shape_LDADD    = $(ENGINE_LIBS)
 EXTRA_DIST += tests/cut_nano.py tests/data
 
 STORAGE_LIBS = storage/libstorage.a src/libengine.a $(URING_LIBS) $(NUMA_LIBS) $(XXHASH_LIBS) -lm
-tests_t_extents_SOURCES = tests/t_extents.c tests/tap.h
-tests_t_extents_LDADD   = $(STORAGE_LIBS)
-tests_t_stream_SOURCES  = tests/t_stream.c tests/tap.h
-tests_t_stream_LDADD    = $(STORAGE_LIBS)
+tests_t_extents_SOURCES    = tests/t_extents.c tests/tap.h
+tests_t_extents_LDADD      = $(STORAGE_LIBS)
+tests_t_stream_SOURCES     = tests/t_stream.c tests/tap.h
+tests_t_stream_LDADD       = $(STORAGE_LIBS)
+tests_t_slab_SOURCES       = tests/t_slab.c tests/tap.h
+tests_t_slab_LDADD         = $(STORAGE_LIBS)
+tests_t_policy_SOURCES     = tests/t_policy.c tests/routes.h tests/routes.c tests/tap.h
+tests_t_policy_LDADD       = $(STORAGE_LIBS)
