@@ -155,7 +155,9 @@ STORAGE_TESTS = \
     tests/t_extents \
     tests/t_stream \
     tests/t_slab \
-    tests/t_policy
+    tests/t_policy \
+    tests/t_popularity \
+    tests/t_cache
 check_PROGRAMS += $(STORAGE_TESTS)
 TESTS          += $(STORAGE_TESTS)
 
@@ -224,3 +226,7 @@ tests_t_slab_SOURCES       = tests/t_slab.c tests/tap.h
 tests_t_slab_LDADD         = $(STORAGE_LIBS)
 tests_t_policy_SOURCES     = tests/t_policy.c tests/routes.h tests/routes.c tests/tap.h
 tests_t_policy_LDADD       = $(STORAGE_LIBS)
+tests_t_popularity_SOURCES = tests/t_popularity.c tests/tap.h
+tests_t_popularity_LDADD   = $(STORAGE_LIBS)
+tests_t_cache_SOURCES      = tests/t_cache.c tests/tap.h
+tests_t_cache_LDADD        = $(STORAGE_LIBS)
