@@ -230,3 +230,9 @@ tests_t_popularity_SOURCES = tests/t_popularity.c tests/tap.h
 tests_t_popularity_LDADD   = $(STORAGE_LIBS)
 tests_t_cache_SOURCES      = tests/t_cache.c tests/tap.h
 tests_t_cache_LDADD        = $(STORAGE_LIBS)
+
+EXTRA_PROGRAMS += tests/bench_cache tests/bench_stream
+tests_bench_cache_SOURCES  = tests/bench_cache.c tests/routes.h tests/routes.c
+tests_bench_cache_LDADD    = $(STORAGE_LIBS) $(CJSON_LIBS)
+tests_bench_stream_SOURCES = tests/bench_stream.c
+tests_bench_stream_LDADD   = $(STORAGE_LIBS)
