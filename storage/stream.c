@@ -497,6 +497,7 @@ struct read *stream_reap(struct stream *s, double seconds)
         }
         if (!s->pending || !(seconds > 0) || clock_now() >= until)
             return NULL;
+        begin_some(s);      /* a short read may just have come back for its rest */
         wait = patience(s, until);
         if (system_has_some(s))
             collect(s, wait);

@@ -218,7 +218,7 @@ static void arrival(void)
     if (!set_up(&b, 8, 0))
         return;
     serve(&b, 0, 2, 1, NULL);
-    b.plan = (struct plan){ { .seconds = 0.08 }, 0, 1, 0 };
+    b.plan = (struct plan){ { .seconds = 0.5 }, 0, 1, 0 };
     cache_request(b.c, &t);
     for (int i = 0; i < 4; i++)
         if (cache_next(b.c, &t, &x[i], NULL) != 1 || !right(&b, &x[i]))
@@ -241,7 +241,7 @@ static void errors(void)
     ok(serve(&b, 0, 0, 8, &e) == 8 && b.plan.times == 0, "EIO twice: nobody notices");
     b.plan = (struct plan){ { .result = -EIO }, EXPERTS + 5, -1, 0 };
     ok(serve(&b, 1, 0, 8, &e) == -EIO && strstr(e.text, "layer 1 expert 5") &&
-       strstr(e.text, path[0]), "EIO for ever: %s", e.text);
+       strstr(e.text, "t_cache."), "EIO for ever: %s", e.text);
     ok(cache_sane(b.c) && serve(&b, 1, 0, 5, &e) == 5, "others are served");
     ok(serve(&b, 1, 5, 1, &e) == -EIO && !cache_has(b.c, 1, 5), "that one never");
     b.plan.times = 0;
@@ -275,9 +275,9 @@ static void timeouts(void)
     struct err e;
     double t;
 
-    if (!set_up(&b, 2, 0.05))
+    if (!set_up(&b, 2, 0.3))
         return;
-    b.plan = (struct plan){ { .seconds = 0.2 }, 3, 1, 0 };
+    b.plan = (struct plan){ { .seconds = 0.8 }, 3, 1, 0 };
     ok(serve(&b, 0, 2, 2, &e) == -ETIMEDOUT, "%s", e.text);
     ok(cache_sane(b.c) && serve(&b, 1, 0, 4, &e) == 4, "the other slot serves on");
     t = clock_now();
@@ -285,7 +285,7 @@ static void timeouts(void)
         ;
     ok(serve(&b, 0, 2, 2, &e) == 2 && cache_sane(b.c), "once it has come, its slot too");
     tear_down(&b);
-    if (!set_up(&stuck, 2, 0.05))
+    if (!set_up(&stuck, 2, 0.3))
         return;
     stuck.plan = (struct plan){ { .seconds = 1e6 }, 3, 1, 0 };
     ok(serve(&stuck, 0, 2, 2, &e) == -ETIMEDOUT, "never");
@@ -338,7 +338,7 @@ static void guesses(void)
         ;
     ok(cache_has(b.c, 1, 3) && cache_stats(b.c).evictions == 1, "but for a better one");
     ok(serve(&b, 1, 8, 2, &e) == 2, "room");
-    b.plan = (struct plan){ { .seconds = 0.03 }, -1, -1, 0 };
+    b.plan = (struct plan){ { .seconds = 0.1 }, -1, 6, 0 };
     for (int i = 0; i < 200; i++)
         popularity_note(&b.popularity, 2, guess, 3);
     cache_prefetch(b.c, 2, guess, 3);

@@ -70,9 +70,9 @@ struct bed {
 
 enum { ROOM = 64 * PAGE };
 
-static bool set_up(struct bed *b, enum stream_backend backend, int depth)
+static bool set_up(struct bed *b, enum stream_backend backend, int depth, double slow)
 {
-    struct stream_config c = { .backend = backend, .depth = depth, .slow_seconds = 0.02,
+    struct stream_config c = { .backend = backend, .depth = depth, .slow_seconds = slow,
                                .log = &b->log, .fault = inject, .fault_arg = &b->plan };
     struct err e;
 
@@ -137,7 +137,7 @@ static void plain(enum stream_backend backend)
 {
     struct bed b;
 
-    if (!set_up(&b, backend, 0))
+    if (!set_up(&b, backend, 0, 100))
         return;
     ok(read_all(&b) == N, "%s: %d reads, %s", stream_name(b.s), N,
        b.source.direct ? "direct" : "buffered");
@@ -147,7 +147,7 @@ static void plain(enum stream_backend backend)
     stream_region(b.s, b.memory, (size_t)N * ROOM);
     ok(read_all(&b) == N, "the same into registered memory");
     tear_down(&b);
-    if (!set_up(&b, backend, 1))
+    if (!set_up(&b, backend, 1, 100))
         return;
     for (int k = 0, good = 0; k < 8; k++) {
         good += read_all(&b);
@@ -180,7 +180,7 @@ static void passing_faults(enum stream_backend backend)
     for (size_t i = 0; i < sizeof(row) / sizeof(*row); i++) {
         struct bed b;
 
-        if (!set_up(&b, backend, 0))
+        if (!set_up(&b, backend, 0, row[i].fault.seconds > 0 ? 0.01 : 100))
             return;
         b.plan.fault = row[i].fault;
         b.plan.times = row[i].times;
@@ -197,7 +197,7 @@ static void lasting_faults(enum stream_backend backend)
     struct bed b;
     struct read *r;
 
-    if (!set_up(&b, backend, 0))
+    if (!set_up(&b, backend, 0, 100))
         return;
     b.plan = (struct plan){ { .result = -EIO }, -1, 77 * PAGE, 0, 0, 0, false };
     submit(&b, 0, 40, 60, false);
@@ -214,7 +214,7 @@ static void lasting_faults(enum stream_backend backend)
     b.plan = (struct plan){ { .result = -EINVAL }, -1, UINT64_MAX, 0, 0, 0, true };
     ok(read_all(&b) == N && !b.source.direct, "O_DIRECT refused: buffered reads");
     ok(b.log.notices == 2 && strstr(b.log.notice[1], "buffered"), "one warning for it");
-    b.plan = (struct plan){ { .result = -EIO }, -1, UINT64_MAX, 0, 0, 0, false };
+    b.plan = (struct plan){ { .result = -EAGAIN }, -1, UINT64_MAX, 0, 0, 0, false };
     r = submit(&b, 0, 0, 4, false);
     stream_reap(b.s, 0.02);
     stream_cancel(b.s, r);
@@ -228,7 +228,7 @@ static void truncated(enum stream_backend backend)
     struct read *r;
     struct err e;
 
-    if (!set_up(&b, backend, 0))
+    if (!set_up(&b, backend, 0, 100))
         return;
     ok(!source_check(&b.source, &e), "unchanged");
     if (truncate(path, 100 * PAGE + 9))
@@ -245,7 +245,7 @@ static void truncated(enum stream_backend backend)
     ok(source_check(&b.source, &e) == -EBADMSG, "noticed: %s", e.text);
     tear_down(&b);
     write_file();
-    if (!set_up(&b, backend, 0))
+    if (!set_up(&b, backend, 0, 100))
         return;
     unlink(path);
     write_file();
@@ -262,7 +262,7 @@ static void priorities(enum stream_backend backend)
     struct read *r;
     int order[12], n = 0;
 
-    if (!set_up(&b, backend, 1))
+    if (!set_up(&b, backend, 1, 100))
         return;
     for (int i = 0; i < 12; i++)
         submit(&b, i, (uint64_t)i, 2, i < 6);
@@ -274,20 +274,20 @@ static void priorities(enum stream_backend backend)
     ok(n == 11 && order[0] == 6 && order[6] == 3 && order[7] == 1 && order[10] == 5,
        "%s: urgent first, then the hurried one, then guesses", stream_name(b.s));
     tear_down(&b);
-    if (!set_up(&b, backend, 4))
+    if (!set_up(&b, backend, 4, 100))
         return;
-    b.plan.fault.seconds = 0.03;
-    b.plan.times = -1;
+    b.plan.fault.seconds = 0.3;
+    b.plan.times = 4;
     for (int i = 0; i < 6; i++)
         submit(&b, i, (uint64_t)i, 2, true);
-    ok(!stream_reap(b.s, 0.005) && b.plan.guesses_seen == STREAM_GUESSES,
+    ok(!stream_reap(b.s, 0.01) && b.plan.guesses_seen == STREAM_GUESSES,
        "at most two guesses in flight");
     submit(&b, 6, 6, 2, false);
     submit(&b, 7, 7, 2, false);
     ok(!stream_reap(b.s, 0) && b.plan.operations == 4, "urgent reads beside them");
     while (stream_reap(b.s, 10))
         ;
-    b.plan = (struct plan){ { .seconds = 0.05 }, 1, UINT64_MAX, 0, 0, 0, false };
+    b.plan = (struct plan){ { .seconds = 0.5 }, 1, UINT64_MAX, 0, 0, 0, false };
     submit(&b, 0, 0, 8, false);
     submit(&b, 1, 8, 8, false);
     ok(stream_reap(b.s, 10) == &b.read[1], "handed over in order of arrival");
@@ -320,7 +320,7 @@ static void never_answered(enum stream_backend backend)
 {
     double t;
 
-    if (!set_up(&stuck, backend, 0))
+    if (!set_up(&stuck, backend, 0, 0.02))
         return;
     stuck.plan.fault.seconds = 1e6;
     stuck.plan.times = 1;
