@@ -88,7 +88,7 @@ int slab_open(struct slab **out, const struct slab_config *c, struct err *e)
 
     assert(c->slot_bytes && slot_bytes <= chunk_limit && c->slots >= 0);
     per_chunk = (int)(chunk_limit / slot_bytes);
-    chunks = (c->slots + per_chunk - 1) / per_chunk;
+    chunks = c->slots / per_chunk + (c->slots % per_chunk != 0);
     s = calloc(1, sizeof(*s) + (size_t)chunks * sizeof(*s->chunk));
     if (!s)
         return fail(e, -ENOMEM, "%d slots: out of memory", c->slots);

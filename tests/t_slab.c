@@ -4,22 +4,27 @@
 #include "tests/tap.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-/* Pages of the process that have memory behind them. */
-static size_t resident_bytes(void)
+/* Of the process: address space, and pages that have memory behind them. */
+static size_t statm(bool resident_only)
 {
     FILE *f = fopen("/proc/self/statm", "r");
-    unsigned long all, resident = 0;
+    unsigned long all = 0, resident = 0;
 
     if (!f || fscanf(f, "%lu %lu", &all, &resident) != 2)
         resident = 0;
     if (f)
         fclose(f);
-    return resident * 4096;
+    return (resident_only ? resident : all) * 4096;
+}
+
+static size_t resident_bytes(void)
+{
+    return statm(true);
 }
 
 static void shape(size_t slot_bytes, int slots, int chunks)
@@ -71,13 +76,24 @@ static void touching(int node)
     slab_close(s);
 }
 
-int main(void)
+static void refused(void)
 {
     struct log log = { .level = LOG_QUIET };
-    struct slab_config c = { (size_t)1 << 30, INT_MAX, SLAB_ANY, &log };
+    struct slab_config c = { (size_t)1 << 30, 100, SLAB_ANY, &log };
+    struct rlimit before, limit;
     struct slab *s = NULL;
     struct err e;
 
+    getrlimit(RLIMIT_AS, &before);
+    limit = (struct rlimit){ statm(false) + ((rlim_t)3 << 30), before.rlim_max };
+    setrlimit(RLIMIT_AS, &limit);
+    ok(slab_open(&s, &c, &e) == -ENOMEM, "more than the address space: %s", e.text);
+    ok(statm(false) < limit.rlim_cur - ((rlim_t)2 << 30), "what was had is given back");
+    setrlimit(RLIMIT_AS, &before);
+}
+
+int main(void)
+{
     shape(5308416, 0, 0);
     shape(5308416, 1, 1);
     shape(5308416, 202, 1);
@@ -88,6 +104,6 @@ int main(void)
     touching(SLAB_ANY);
     touching(0);
     touching(SLAB_INTERLEAVE);
-    ok(slab_open(&s, &c, &e) == -ENOMEM, "more than can be addressed: %s", e.text);
+    refused();
     return done();
 }
