@@ -236,3 +236,10 @@ tests_bench_cache_SOURCES  = tests/bench_cache.c tests/routes.h tests/routes.c
 tests_bench_cache_LDADD    = $(STORAGE_LIBS) $(CJSON_LIBS)
 tests_bench_stream_SOURCES = tests/bench_stream.c
 tests_bench_stream_LDADD   = $(STORAGE_LIBS)
+
+check_PROGRAMS += tests/fuzz/popularity
+TESTS          += tests/fuzz/popularity
+EXTRA_DIST     += tests/fuzz/corpus/popularity
+tests_fuzz_popularity_SOURCES  = tests/fuzz/popularity.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_popularity_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"popularity"'
+tests_fuzz_popularity_LDADD    = $(STORAGE_LIBS)
