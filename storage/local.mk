@@ -5,4 +5,5 @@ storage_libstorage_a_SOURCES += storage/index.h storage/index.c
 storage_libstorage_a_SOURCES += storage/scan.h storage/scan.c
 storage_libstorage_a_SOURCES += storage/extents.h storage/extents.c storage/source.h storage/source.c storage/stream.h storage/stream.c storage/stream_ops.h storage/stream_uring.c storage/stream_preadv.c
 storage_libstorage_a_SOURCES += storage/slab.h storage/slab.c storage/policy.h storage/policy.c storage/popularity.h storage/popularity.c storage/cache.h storage/cache.c
+storage_libstorage_a_SOURCES += storage/cache_inner.h storage/cache_slots.c storage/cache_fetch.c
 EXTRA_DIST += storage/README storage/NOTES.md

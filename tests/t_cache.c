@@ -77,7 +77,7 @@ static void inject(void *arg, const struct read *r, uint64_t offset, uint32_t by
     *f = b->plan.fault;
 }
 
-static bool set_up(struct bed *b, int slots, double limit)
+static bool set_up_files(struct bed *b, int slots, double limit, bool buffered)
 {
     struct stream_config sc = { .log = &b->log, .fault = inject, .fault_arg = b };
     struct slab_config lc = { 10 * 4096, slots, SLAB_ANY, &b->log };
@@ -96,8 +96,8 @@ static bool set_up(struct bed *b, int slots, double limit)
         extents_plan(&b->extents[k], part, PARTS, NULL);
     }
     if (popularity_open(&b->popularity, LAYERS, EXPERTS, 1, &e) ||
-        source_open(&b->source[0], path[0], false, &e) ||
-        source_open(&b->source[1], path[1], false, &e) || slab_open(&b->slab, &lc, &e) ||
+        source_open(&b->source[0], path[0], buffered, &e) ||
+        source_open(&b->source[1], path[1], buffered, &e) || slab_open(&b->slab, &lc, &e) ||
         stream_open(&b->stream, &sc, &e)) {
         printf("Bail out! %s\n", e.text);
         return false;
@@ -105,6 +105,11 @@ static bool set_up(struct bed *b, int slots, double limit)
     cc.slab = b->slab;
     cc.stream = b->stream;
     return !cache_open(&b->c, &cc, &e);
+}
+
+static bool set_up(struct bed *b, int slots, double limit)
+{
+    return set_up_files(b, slots, limit, false);
 }
 
 static void tear_down(struct bed *b)
@@ -316,6 +321,18 @@ static void changed_files(void)
     write_file(0);
 }
 
+static void buffered(void)
+{
+    struct bed b;
+    struct err e;
+
+    if (!set_up_files(&b, 9, 0, true))
+        return;
+    ok(b.log.notices == 1 && serve(&b, 1, 0, 12, &e) == 12, "%s", b.log.notice[0]);
+    ok(b.log.notices == 1, "once");
+    tear_down(&b);
+}
+
 static void guesses(void)
 {
     const uint16_t guess[] = { 3, 4, 5 };
@@ -493,6 +510,7 @@ int main(void)
     mismatch();
     timeouts();
     changed_files();
+    buffered();
     guesses();
     warming();
     tiers();
