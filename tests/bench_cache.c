@@ -7,10 +7,40 @@
 /* Hit rates of LRU, LFU, the policy and Belady's optimum on made-up traces, and on those that
  * --trace-routes recorded, for several sizes of a layer's cache.
  *
- *     bench_cache [TOKENS]                    generated: 256 experts, top 10
- *     bench_cache FILE.safetensors...         recorded: each tensor [tokens][layers][topk] */
+ *     bench_cache [-p PLACES,...] [TOKENS]            generated: 256 experts, top 10
+ *     bench_cache [-p PLACES,...] FILE.safetensors... recorded: each tensor
+ *                                                     [tokens][layers][topk] */
 
-enum { SIZES = 4, LAYERS_MAX = 128 };
+enum { SIZES_MAX = 16 };
+
+/* Places a layer; 0 of them: 1/16, 1/8, 1/4 and 1/2 of the experts. */
+struct sizes {
+    int count, places[SIZES_MAX];
+};
+
+static struct sizes fractions(const struct sizes *asked, int experts)
+{
+    struct sizes s = { 4, { experts / 16, experts / 8, experts / 4, experts / 2 } };
+
+    return asked->count ? *asked : s;
+}
+
+static struct sizes parse_sizes(const char *text)
+{
+    struct sizes s = { 0 };
+    char *end;
+
+    for (const char *p = text; *p && s.count < SIZES_MAX; p = *end ? end + 1 : end) {
+        long n = strtol(p, &end, 10);
+
+        if (end == p || n < 1 || n > 1024 || (*end && *end != ',')) {
+            fprintf(stderr, "places are numbers from 1 to 1024, separated by commas: %s\n", text);
+            exit(64);
+        }
+        s.places[s.count++] = (int)n;
+    }
+    return s;
+}
 
 static void heading(const char *what)
 {
@@ -26,10 +56,10 @@ static double row(const char *name, int places, const double hit[REPLAYS])
     return hit[REPLAY_POLICY] - hit[REPLAY_LRU];
 }
 
-static void generated(int tokens)
+static void generated(int tokens, const struct sizes *asked)
 {
     static const double share[] = { 0.32, 0.55, 0.65, 0.8 }, repeat[] = { 0, 0.3, 0.6 };
-    static const int places[SIZES] = { 16, 32, 64, 128 };
+    const struct sizes sizes = fractions(asked, 256);
     double worst = 100, mean = 0;
     int n = 0;
 
@@ -41,12 +71,12 @@ static void generated(int tokens)
         routes_make(&r, 256, 10, tokens, share[i / 3], repeat[i % 3], 64, 7);
         snprintf(name, sizeof(name), "%.2f, %.1f (%.2f, %.2f)", share[i / 3], repeat[i % 3],
                  routes_share(&r), routes_repeat(&r));
-        for (int k = 0; k < SIZES; k++) {
+        for (int k = 0; k < sizes.count; k++) {
             double hit[REPLAYS], gain;
 
             for (int how = 0; how < REPLAYS; how++)
-                hit[how] = routes_replay(&r, (enum replay)how, places[k]);
-            gain = row(name, places[k], hit);
+                hit[how] = routes_replay(&r, (enum replay)how, sizes.places[k]);
+            gain = row(name, sizes.places[k], hit);
             worst = gain < worst ? gain : worst;
             mean += i >= 3 ? gain : 0;
             n += i >= 3;
@@ -74,27 +104,33 @@ static struct routes layer_of(const uint8_t *data, const int dim[3], int layer, 
     return r;
 }
 
-static void recorded(const char *name, const uint8_t *data, const int dim[3], int width)
+static void recorded(const char *name, const uint8_t *data, const int dim[3], int width,
+                     const struct sizes *asked)
 {
-    double hit[SIZES][REPLAYS] = { { 0 } };
-    int experts = 1;
+    double hit[SIZES_MAX][REPLAYS] = { { 0 } };
+    struct routes *r = calloc((size_t)dim[1], sizeof(*r));
+    struct sizes sizes;
+    int experts = 16;
 
     for (int l = 0; l < dim[1]; l++) {
-        struct routes r = layer_of(data, dim, l, width);
-
-        while (experts < r.experts)
+        r[l] = layer_of(data, dim, l, width);
+        while (experts < r[l].experts)
             experts *= 2;
-        for (int k = 0; k < SIZES; k++)
-            for (int how = 0; how < REPLAYS; how++)
-                hit[k][how] += routes_replay(&r, (enum replay)how, (experts >> 4) << k) /
-                               dim[1];
-        routes_free(&r);
     }
-    for (int k = 0; k < SIZES; k++)
-        row(name, (experts >> 4) << k, hit[k]);
+    sizes = fractions(asked, experts);
+    for (int l = 0; l < dim[1]; l++) {
+        for (int k = 0; k < sizes.count; k++)
+            for (int how = 0; how < REPLAYS; how++)
+                hit[k][how] += routes_replay(&r[l], (enum replay)how, sizes.places[k]) / dim[1];
+        routes_free(&r[l]);
+    }
+    for (int k = 0; k < sizes.count; k++)
+        row(name, sizes.places[k], hit[k]);
+    free(r);
 }
 
-static int read_tensor(const cJSON *t, const uint8_t *data, size_t bytes)
+static int read_tensor(const cJSON *t, const uint8_t *data, size_t bytes,
+                       const struct sizes *asked)
 {
     const cJSON *shape = cJSON_GetObjectItem(t, "shape");
     const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItem(t, "dtype"));
@@ -113,11 +149,11 @@ static int read_tensor(const cJSON *t, const uint8_t *data, size_t bytes)
     }
     if (!(from >= 0 && from <= (double)bytes) || need > bytes - (size_t)from)
         return -1;
-    recorded(t->string, data + (size_t)from, dim, width);
+    recorded(t->string, data + (size_t)from, dim, width, asked);
     return 0;
 }
 
-static int read_file(const char *path)
+static int read_file(const char *path, const struct sizes *asked)
 {
     FILE *f = fopen(path, "rb");
     uint8_t *all = NULL;
@@ -141,7 +177,7 @@ static int read_file(const char *path)
         rc = -1;
     heading(path);
     for (const cJSON *t = json ? json->child : NULL; t && !rc; t = t->next)
-        rc = read_tensor(t, all + 8 + head, n - 8 - head);
+        rc = read_tensor(t, all + 8 + head, n - 8 - head, asked);
     if (rc)
         fprintf(stderr, "%s: not a file of routes\n", path);
     cJSON_Delete(json);
@@ -151,13 +187,20 @@ static int read_file(const char *path)
 
 int main(int argc, char **argv)
 {
-    int tokens = argc == 2 ? atoi(argv[1]) : 6000, rc = 0;
+    struct sizes asked = { 0 };
+    int tokens, rc = 0;
 
+    if (argc > 2 && !strcmp(argv[1], "-p")) {
+        asked = parse_sizes(argv[2]);
+        argc -= 2;
+        argv += 2;
+    }
+    tokens = argc == 2 ? atoi(argv[1]) : 6000;
     if (argc == 1 || tokens > 0) {
-        generated(tokens);
+        generated(tokens, &asked);
         return 0;
     }
     for (int i = 1; i < argc && !rc; i++)
-        rc = read_file(argv[i]);
+        rc = read_file(argv[i], &asked);
     return rc ? 65 : 0;
 }
