@@ -217,29 +217,8 @@ tests_fuzz_shape_LDADD    = $(ENGINE_LIBS)
 
 EXTRA_DIST += tests/cut_nano.py tests/data
 
-STORAGE_LIBS = storage/libstorage.a src/libengine.a $(URING_LIBS) $(NUMA_LIBS) $(XXHASH_LIBS) -lm
-tests_t_extents_SOURCES    = tests/t_extents.c tests/tap.h
-tests_t_extents_LDADD      = $(STORAGE_LIBS)
-tests_t_stream_SOURCES     = tests/t_stream.c tests/tap.h
-tests_t_stream_LDADD       = $(STORAGE_LIBS)
-tests_t_slab_SOURCES       = tests/t_slab.c tests/tap.h
-tests_t_slab_LDADD         = $(STORAGE_LIBS)
-tests_t_policy_SOURCES     = tests/t_policy.c tests/routes.h tests/routes.c tests/tap.h
-tests_t_policy_LDADD       = $(STORAGE_LIBS)
-tests_t_popularity_SOURCES = tests/t_popularity.c tests/tap.h
-tests_t_popularity_LDADD   = $(STORAGE_LIBS)
-tests_t_cache_SOURCES      = tests/t_cache.c tests/tap.h
-tests_t_cache_LDADD        = $(STORAGE_LIBS)
 
-EXTRA_PROGRAMS += tests/bench_cache tests/bench_stream
-tests_bench_cache_SOURCES  = tests/bench_cache.c tests/routes.h tests/routes.c
-tests_bench_cache_LDADD    = $(STORAGE_LIBS) $(CJSON_LIBS)
-tests_bench_stream_SOURCES = tests/bench_stream.c
-tests_bench_stream_LDADD   = $(STORAGE_LIBS)
-
-check_PROGRAMS += tests/fuzz/popularity
-TESTS          += tests/fuzz/popularity
-EXTRA_DIST     += tests/fuzz/corpus/popularity
-tests_fuzz_popularity_SOURCES  = tests/fuzz/popularity.c tests/fuzz/replay.c tests/tap.h
-tests_fuzz_popularity_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"popularity"'
-tests_fuzz_popularity_LDADD    = $(STORAGE_LIBS)
+check_PROGRAMS += tests/t_placement
+TESTS          += tests/t_placement
+tests_t_placement_SOURCES = tests/t_placement.c tests/tap.h tests/files.h
+tests_t_placement_LDADD   = $(ENGINE_LIBS)
