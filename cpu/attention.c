@@ -54,7 +54,7 @@ static size_t one_block_floats(const struct cpu *c)
 
 size_t cpu_block_floats(const struct cpu *c)
 {
-    return one_block_floats(c) * (size_t)pool_threads(c->pool);
+    return one_block_floats(c) * (size_t)c->threads;
 }
 
 static size_t one_partial_floats(const struct cpu *c)

@@ -85,32 +85,55 @@ static void lay_out(struct cpu *c, struct layout *l)
     c->pair_out = take_floats(l, pairs, hidden);
 }
 
+/* The pairs of a wave: what a decode step needs, or enough for a prefill's largest products. */
+static int wave_pairs(const struct cpu_config *c)
+{
+    int most = c->batch * c->shape->topk, some = WAVE_PAIRS > c->batch ? WAVE_PAIRS : c->batch;
+
+    return most < some ? most : some;
+}
+
+static void configure(struct cpu *c, const struct cpu_config *config)
+{
+    c->shape = config->shape;
+    c->k = config->kernels;
+    c->pool = config->pool;
+    c->threads = config->threads;
+    c->batch = config->batch;
+    c->pairs = wave_pairs(config);
+    c->all_kinds = 1u << ACT_F32;               /* the router's */
+    for (int f = 0; f < W_FORMATS; f++)
+        c->all_kinds |= 1u << c->k->act[f];
+}
+
+size_t cpu_scratch_bytes(const struct cpu_config *config)
+{
+    struct cpu c = { 0 };
+    struct layout l = { 0 };
+
+    configure(&c, config);
+    lay_out(&c, &l);
+    return l.used;
+}
+
 int cpu_open(struct cpu **out, const struct cpu_config *config, struct err *e)
 {
     struct cpu *c = calloc(1, sizeof(*c));
     struct layout l = { 0 };
-    int most;
 
     if (!c)
         return fail(e, -ENOMEM, "out of memory");
-    c->shape = config->shape;
-    c->k = config->kernels;
-    c->pool = config->pool;
-    c->batch = config->batch;
-    c->all_kinds = 1u << ACT_F32;               /* the router's */
-    for (int f = 0; f < W_FORMATS; f++)
-        c->all_kinds |= 1u << c->k->act[f];
-    most = config->batch * config->shape->topk;
-    c->pairs = most < WAVE_PAIRS ? most : WAVE_PAIRS > c->batch ? WAVE_PAIRS : c->batch;
-    lay_out(c, &l);
-    c->arena_bytes = l.used;
-    c->arena = mmap(NULL, l.used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    configure(c, config);
+    c->arena_bytes = cpu_scratch_bytes(config);
+    c->arena = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                    0);
     if (c->arena == MAP_FAILED) {
         c->arena = NULL;
         cpu_close(c);
-        return fail(e, -ENOMEM, "no memory for %zu MB of scratch", l.used >> 20);
+        return fail(e, -ENOMEM, "no memory for %zu MB of scratch",
+                    cpu_scratch_bytes(config) >> 20);
     }
-    l = (struct layout){ c->arena, 0 };
+    l.base = c->arena;
     lay_out(c, &l);
     *out = c;
     return 0;
@@ -123,11 +146,6 @@ void cpu_close(struct cpu *c)
     if (c->arena)
         munmap(c->arena, c->arena_bytes);
     free(c);
-}
-
-size_t cpu_scratch_bytes(const struct cpu *c)
-{
-    return c->arena_bytes;
 }
 
 unsigned cpu_kinds(const struct cpu *c, const struct matrix *m)

@@ -17,12 +17,15 @@ struct cpu_config {
     const struct shape *shape;          /* outlives the struct cpu, as pool and kernels do */
     const struct cpu_kernels *kernels;
     struct pool *pool;
+    int threads;                        /* of the pool */
     int batch;                          /* most tokens of one call */
 };
 
+/* Bytes of scratch that cpu_open() reserves; needs no pool. */
+size_t cpu_scratch_bytes(const struct cpu_config *c);
+
 int  cpu_open(struct cpu **out, const struct cpu_config *c, struct err *e);
 void cpu_close(struct cpu *c);
-size_t cpu_scratch_bytes(const struct cpu *c);
 
 /* Start a batch: the residual stream becomes the tokens' rows of embed. */
 void cpu_embed(struct cpu *c, const struct matrix *embed, const struct batch *b);

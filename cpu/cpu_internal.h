@@ -52,7 +52,7 @@ struct cpu {
     const struct shape *shape;
     const struct cpu_kernels *k;
     struct pool *pool;
-    int batch, tokens, pairs;           /* tokens: of the batch in progress */
+    int threads, batch, tokens, pairs;  /* tokens: of the batch in progress */
     unsigned all_kinds;                 /* of activations that any product here may take */
     uint8_t *arena;
     size_t arena_bytes;

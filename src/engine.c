@@ -12,8 +12,6 @@
 
 enum {
     BATCH = 512,                /* enough tokens to read each weight once for many of them */
-    CONTEXT_STEP = 4096,
-    CONTEXT_LEAST = 8192,
     TOKENIZER_LIMIT = 64 << 20,
     TEMPLATE_LIMIT = 1 << 20,
 };
@@ -71,67 +69,67 @@ static int choose_kernels(struct engine *g, const char *isa, struct err *e)
     return 0;
 }
 
-/* -c auto: the largest step whose KV takes a quarter of memory. */
-static int auto_context(const struct engine *g, size_t memory)
+static struct cpu_config cpu_needs(const struct engine *g)
 {
-    const struct shape *s = &g->model->shape;
-    int n = CONTEXT_LEAST;
-
-    while (n <= s->max_positions - CONTEXT_STEP &&
-           kv_bytes(s, g->kv_type, n + CONTEXT_STEP, BATCH) <= memory / 4)
-        n += CONTEXT_STEP;
-    return n < s->max_positions ? n : s->max_positions;
+    return (struct cpu_config){ .shape = &g->model->shape, .kernels = g->kernels, .pool = g->pool,
+                                .threads = pool_threads(g->pool), .batch = BATCH };
 }
 
-static int choose_context(struct engine *g, const struct options *o, struct err *e)
+/* The planner's word on what goes where, from what this machine has. */
+static int place(struct engine *g, struct options *o, struct err *e)
 {
-    int most = g->model->shape.max_positions;
+    struct cpu_config cc = cpu_needs(g);
+    struct placement *p = &g->placement;
+    struct needs needs;
+    struct budget b;
+    int rc = needs_of(&needs, g->model, e);
 
-    g->kv_type = kv_type_named(o->kv_type);
-    if (g->kv_type == KV_TYPES)
-        return fail(e, -EINVAL, "--kv-type %s: q8, fp8, bf16 or f32", o->kv_type);
-    if (o->context > most)
-        return fail(e, -ENOTSUP, "-c %d: the model has positions for %d tokens", o->context, most);
-    g->context = o->context == CONTEXT_AUTO ? auto_context(g, memory_total()) : o->context;
-    g->batch = g->context < BATCH ? g->context : BATCH;
-    return 0;
+    if (rc)
+        return rc;
+    if (o->context > g->model->shape.max_positions)
+        return fail(e, -ENOTSUP, "-c %d: the model has positions for %d tokens", o->context,
+                    g->model->shape.max_positions);
+    budget_fill(&b, o, memory_available(), memory_total(), 0);
+    b.batch = BATCH;
+    g->kv_type = b.kv_type;
+    needs.scratch_bytes = cpu_scratch_bytes(&cc);
+    placement_plan(p, &needs, &b);
+    return p->fits ? 0 : fail(e, -ENOMEM, "%s", p->why);
 }
 
-/* Refuse what would end in swapping or at the hand of the OOM killer. */
-static int check_memory(const struct engine *g, const struct options *o, struct err *e)
+static int load_experts(struct engine *g, const struct options *o, struct err *e)
 {
-    const struct model *m = g->model;
-    size_t kv = kv_bytes(&m->shape, g->kv_type, g->context, g->batch);
-    size_t need = add_sat(add_sat(m->dense_bytes, m->expert_bytes), kv);
-    size_t have = o->ram_bytes == SIZE_AUTO ? memory_available() : (size_t)o->ram_bytes;
+    static const char *const backends[] = { [STREAM_AUTO] = "auto", [STREAM_URING] = "uring",
+                                            [STREAM_PREADV] = "preadv" };
+    const struct placement *p = &g->placement;
+    struct experts_config c = {
+        .model = g->model, .pool = g->pool, .slot_bytes = p->slot_bytes, .depth = o->io_depth,
+        .slots = p->ram_slots == p->ram + p->vram && !p->nvme ? EXPERTS_ALL : placement_slots(p),
+        .state_dir = o->state_dir, .log = g->log, .progress = show_progress, .arg = g->log,
+    };
 
-    if (need <= have)
-        return 0;
-    return fail(e, -ENOMEM, "%zu MB of weights and %zu MB of KV cache (-c %d) do not fit in the "
-                "%zu MB of memory %s", (m->dense_bytes + m->expert_bytes) >> 20, kv >> 20,
-                g->context, have >> 20,
-                o->ram_bytes == SIZE_AUTO ? "that are free" : "of --ram");
+    for (int i = STREAM_AUTO; i <= STREAM_PREADV; i++)
+        if (!strcmp(o->io, backends[i]))
+            c.backend = (enum stream_backend)i;
+    return experts_open(&g->experts, &c, e);
 }
 
 static int load(struct engine *g, const struct options *o, struct err *e)
 {
-    struct pool_config pc = { .threads = o->threads, .pin = true };
-    struct cpu_config cc = { .shape = &g->model->shape, .kernels = g->kernels, .batch = g->batch };
-    int rc = pool_open(&g->pool, &pc, e);
+    struct cpu_config cc = cpu_needs(g);
+    int rc = model_load_dense(g->model, pool_threads(g->pool), show_progress, g->log, e);
 
     if (!rc)
-        rc = model_load_dense(g->model, pool_threads(g->pool), show_progress, g->log, e);
-    if (!rc)
-        rc = experts_open(&g->experts, g->model, g->pool, show_progress, g->log, e);
-    cc.pool = g->pool;
+        rc = load_experts(g, o, e);
+    cc.batch = g->placement.batch;
     if (!rc)
         rc = cpu_open(&g->cpu, &cc, e);
     if (rc)
         return rc;
     g->runner = (struct runner){ .model = g->model, .cpu = g->cpu, .experts = g->experts,
-                                 .batch = g->batch };
+                                 .batch = g->placement.batch };
     info(g->log, "%s kernels, %d threads, %d tokens of context, %s KV", g->kernels->name,
-         pool_threads(g->pool), g->context, o->kv_type);
+         pool_threads(g->pool), g->placement.context, o->kv_type);
     return 0;
 }
 
@@ -151,9 +149,9 @@ int engine_open(struct engine **out, struct options *o, struct err *e)
     if (!rc)
         rc = choose_kernels(g, o->isa, e);
     if (!rc)
-        rc = choose_context(g, o, e);
+        rc = pool_open(&g->pool, &(struct pool_config){ .threads = o->threads, .pin = true }, e);
     if (!rc)
-        rc = check_memory(g, o, e);
+        rc = place(g, o, e);
     if (!rc)
         rc = load(g, o, e);
     if (rc) {
@@ -169,7 +167,8 @@ void engine_close(struct engine *g)
     if (!g)
         return;
     cpu_close(g->cpu);
-    experts_close(g->experts);
+    if (experts_close(g->experts))
+        return;                         /* the drive still writes into what would be freed */
     pool_close(g->pool);
     tokenizer_close(g->tokenizer);
     model_close(g->model);
@@ -188,7 +187,7 @@ const struct tokenizer *engine_tokenizer(const struct engine *g)
 
 int engine_context(const struct engine *g)
 {
-    return g->context;
+    return g->placement.context;
 }
 
 void engine_begin(struct engine *g)
@@ -199,4 +198,14 @@ void engine_begin(struct engine *g)
 void engine_end(struct engine *g)
 {
     pool_end(g->pool);
+}
+
+void engine_request_done(struct engine *g)
+{
+    experts_save(g->experts);
+}
+
+struct tier_counts engine_tiers(const struct engine *g)
+{
+    return experts_counts(g->experts);
 }

@@ -1,7 +1,7 @@
 #ifndef LAGUNA_ENGINE_H
 #define LAGUNA_ENGINE_H
 
-#include "src/expert.h"
+#include "src/experts.h"
 #include "src/model.h"
 #include "src/tokenizer.h"
 
@@ -18,6 +18,12 @@ void engine_close(struct engine *g);
 const struct model *engine_model(const struct engine *g);
 const struct tokenizer *engine_tokenizer(const struct engine *g);
 int  engine_context(const struct engine *g);    /* tokens a session may hold */
+
+/* A request has ended: what it taught about the router is saved. */
+void engine_request_done(struct engine *g);
+
+/* Where the experts of all requests lay when they were needed.  Only grows. */
+struct tier_counts engine_tiers(const struct engine *g);
 
 /* Between them the workers stay awake; calls nest.  For callers that evaluate again soon. */
 void engine_begin(struct engine *g);
@@ -59,7 +65,8 @@ struct eval {
 };
 
 /* Append tokens to the timeline.  -E2BIG where the context is full; -EDOM on values that
- * are not finite (the timeline is then as before the call). */
+ * are not finite; an expert that cannot be read or is damaged, by name.  After any failure
+ * but -ECANCELED the timeline is as before the call. */
 int  session_eval(struct session *s, const int32_t *token, int n, const struct eval *v,
                   struct err *e);
 

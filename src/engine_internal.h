@@ -4,6 +4,7 @@
 #include "cpu/pool.h"
 #include "src/engine.h"
 #include "src/forward.h"
+#include "src/placement.h"
 
 /* What engine.c and session.c share. */
 struct engine {
@@ -15,8 +16,7 @@ struct engine {
     struct cpu *cpu;
     const struct cpu_kernels *kernels;
     enum kv_type kv_type;
-    int context;                        /* positions of a session */
-    int batch;                          /* most tokens of one forward pass */
+    struct placement placement;
     struct runner runner;
 };
 

@@ -1,114 +1,37 @@
-/* All routed experts in one block of memory.  The parts of an expert that lie side by side
- * in a shard are read together and lie side by side here too. */
-#include "src/experts.h"
-#include "cpu/pool.h"
+/* The routed experts, wherever they lie: one request at a time, statistics, counters. */
+#include "src/experts_internal.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-enum { RUN_ALIGN = 64, HUGE_BYTES = 2 << 20 };
 
 struct experts {
     const struct model *model;
-    struct expert *expert;              /* [sparse layer][experts], as model->expert */
-    size_t count;
-    uint8_t *memory;
-    size_t bytes;
+    struct log *log;
+    const char *state_dir;
+    struct expert_set *set;             /* one of the two */
+    struct expert_tiers *tiers;
+    struct popularity popularity;
+    bool noted;                         /* since the last save */
+    struct tier_counts counts;
+    /* The request in progress, where all experts are in RAM. */
+    const struct expert *wanted[MAX_EXPERTS];
+    int wants;
 };
 
-/* Parts of one expert that are adjacent in a shard. */
-struct run {
-    int shard;
-    uint64_t offset, bytes;
-    size_t at;                          /* in the expert's memory */
-};
-
-struct runs {
-    struct run run[EXPERT_PARTS];
-    int n;
-    size_t bytes;                       /* of memory the expert takes */
-    size_t part_at[EXPERT_PARTS];
-};
-
-static void sort_parts(const struct expert_source *s, int *order, int *n)
+void expert_parts(const struct expert_source *s, struct extent_part part[EXPERT_PARTS])
 {
-    *n = 0;
-    for (int i = 0; i < EXPERT_PARTS; i++) {
-        const struct part *p = &s->part[i];
-        int j = *n;
-
-        if (p->shard < 0)
-            continue;
-        for (; j > 0; j--) {
-            const struct part *q = &s->part[order[j - 1]];
-
-            if (q->shard < p->shard || (q->shard == p->shard && q->offset < p->offset))
-                break;
-            order[j] = order[j - 1];
-        }
-        order[j] = i;
-        ++*n;
-    }
+    for (int i = 0; i < EXPERT_PARTS; i++)
+        part[i] = (struct extent_part){ s->part[i].shard, s->part[i].offset, s->part[i].bytes };
 }
 
-static void find_runs(const struct expert_source *s, struct runs *out)
-{
-    int order[EXPERT_PARTS], n;
-
-    out->n = 0;
-    out->bytes = 0;
-    sort_parts(s, order, &n);
-    for (int i = 0; i < n; i++) {
-        const struct part *p = &s->part[order[i]];
-        struct run *last = out->n ? &out->run[out->n - 1] : NULL;
-
-        if (!last || last->shard != p->shard || last->offset + last->bytes != p->offset) {
-            out->bytes = align_up(out->bytes, RUN_ALIGN);
-            last = &out->run[out->n++];
-            *last = (struct run){ p->shard, p->offset, 0, out->bytes };
-        }
-        out->part_at[order[i]] = out->bytes;
-        last->bytes += p->bytes;
-        out->bytes += p->bytes;
-    }
-    out->bytes = align_up(out->bytes, RUN_ALIGN);
-}
-
-static int read_run(const struct model *m, const struct run *r, uint8_t *into, struct err *e)
-{
-    int fd = checkpoint_fd(m->checkpoint, r->shard);
-    const char *path = checkpoint_path(m->checkpoint, r->shard);
-    uint64_t done = 0;
-
-    while (done < r->bytes) {
-        ssize_t n = pread(fd, into + done, r->bytes - done, (off_t)(r->offset + done));
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return fail(e, -EIO, "%s: reading at %ju: %s", path, (uintmax_t)(r->offset + done),
-                        strerror(errno));
-        if (!n)
-            return fail(e, -EBADMSG, "%s: ends at %ju: it has shrunk since it was opened", path,
-                        (uintmax_t)(r->offset + done));
-        done += (uint64_t)n;
-    }
-    return 0;
-}
-
-/* Point the matrices at the bytes. */
-static void bind(struct expert *x, const struct expert_source *s, const struct runs *r,
-                 uint8_t *memory)
+void expert_bind(struct expert *x, const struct expert_source *s, const uint8_t *memory,
+                 const uint32_t at[EXPERT_PARTS])
 {
     struct matrix *m[] = { &x->ffn.gate, &x->ffn.up, &x->ffn.down };
 
     x->ffn = s->ffn;
     for (int i = 0; i < EXPERT_PARTS; i++) {
-        const void *p = memory + r->part_at[i];
+        const void *p = memory + at[i];
 
         if (s->part[i].shard < 0)
             continue;
@@ -131,8 +54,7 @@ static bool scale_is_finite(const struct matrix *m, size_t i)
     return (s & 0x7f80) != 0x7f80;
 }
 
-/* A half-downloaded shard and a broken quantizer both show in the scales. */
-static int check_scales(const struct expert *x, struct err *e)
+int expert_check_scales(const struct expert *x, struct err *e)
 {
     static const char *const names[] = { "gate_proj", "up_proj", "down_proj" };
     const struct matrix *m[] = { &x->ffn.gate, &x->ffn.up, &x->ffn.down };
@@ -148,113 +70,114 @@ static int check_scales(const struct expert *x, struct err *e)
     return 0;
 }
 
-struct load {
-    struct experts *x;
-    const size_t *at;                   /* [count]: where each expert's memory begins */
-    atomic_size_t next, done_bytes;
-    atomic_int rc;                      /* the first failure; its words are in e */
-    struct err *e;
-    void (*progress)(void *, size_t, size_t);
-    void *arg;
-};
-
-static int load_one(struct load *l, size_t i, struct err *e)
+static int open_popularity(struct experts *x, struct err *e)
 {
-    struct experts *x = l->x;
-    const struct expert_source *s = &x->model->expert[i];
-    uint8_t *memory = x->memory + l->at[i];
-    struct runs r;
-    int rc = 0;
+    const struct shape *s = &x->model->shape;
+    int rc = popularity_open(&x->popularity, s->sparse_layers, s->experts,
+                             x->model->fingerprint, e);
 
-    find_runs(s, &r);
-    for (int k = 0; k < r.n && !rc; k++)
-        rc = read_run(x->model, &r.run[k], memory + r.run[k].at, e);
-    bind(&x->expert[i], s, &r, memory);
-    atomic_fetch_add(&l->done_bytes, r.bytes);
-    return rc ? rc : check_scales(&x->expert[i], e);
+    if (!rc && x->state_dir)
+        popularity_load(&x->popularity, x->state_dir, x->log);
+    return rc;
 }
 
-static void load_worker(void *arg, int worker, int workers)
-{
-    struct load *l = arg;
-    size_t i;
-
-    (void)workers;
-    while (!atomic_load(&l->rc) && (i = atomic_fetch_add(&l->next, 1)) < l->x->count) {
-        struct err e;
-        int none = 0, rc = load_one(l, i, &e);
-
-        if (rc && atomic_compare_exchange_strong(&l->rc, &none, rc))
-            *l->e = e;
-        if (!worker && l->progress)
-            l->progress(l->arg, atomic_load(&l->done_bytes), l->x->bytes);
-    }
-}
-
-static int load_all(struct experts *x, struct pool *pool, size_t *at,
-                    void (*progress)(void *, size_t, size_t), void *arg, struct err *e)
-{
-    struct load l = { .x = x, .at = at, .e = e, .progress = progress, .arg = arg };
-
-    for (size_t i = 0; i < x->count; i++) {
-        struct runs r;
-
-        find_runs(&x->model->expert[i], &r);
-        at[i] = x->bytes;
-        x->bytes = add_sat(x->bytes, r.bytes);
-        x->expert[i].id = (int)(i % (size_t)x->model->shape.experts);
-    }
-    for (int layer = 0; layer < x->model->shape.layers; layer++)
-        for (int id = 0; x->model->sparse_index[layer] >= 0 && id < x->model->shape.experts; id++)
-            x->expert[model_expert(x->model, layer, id) - x->model->expert].layer = layer;
-    x->memory = mmap(NULL, align_up(x->bytes, HUGE_BYTES), PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (x->memory == MAP_FAILED) {
-        x->memory = NULL;
-        return fail(e, -ENOMEM, "no memory for %zu MB of experts", x->bytes >> 20);
-    }
-    madvise(x->memory, align_up(x->bytes, HUGE_BYTES), MADV_HUGEPAGE);
-    pool_run(pool, load_worker, &l);
-    return atomic_load(&l.rc);
-}
-
-int experts_open(struct experts **out, const struct model *m, struct pool *pool,
-                 void (*progress)(void *, size_t, size_t), void *arg, struct err *e)
+int experts_open(struct experts **out, const struct experts_config *c, struct err *e)
 {
     struct experts *x = calloc(1, sizeof(*x));
-    size_t *at;
     int rc;
 
     if (!x)
         return fail(e, -ENOMEM, "out of memory");
-    x->model = m;
-    x->count = (size_t)m->shape.sparse_layers * (size_t)m->shape.experts;
-    x->expert = calloc(x->count + 1, sizeof(*x->expert));
-    at = calloc(x->count + 1, sizeof(*at));
-    if (!x->expert || !at)
-        rc = fail(e, -ENOMEM, "out of memory");
-    else
-        rc = x->count ? load_all(x, pool, at, progress, arg, e) : 0;
-    free(at);
+    x->model = c->model;
+    x->log = c->log;
+    x->state_dir = c->state_dir;
+    rc = c->model->shape.sparse_layers ? open_popularity(x, e) : 0;
+    if (!rc)
+        rc = c->slots == EXPERTS_ALL ? expert_set_open(&x->set, c, e)
+                                     : expert_tiers_open(&x->tiers, c, &x->popularity, e);
     if (rc) {
         experts_close(x);
         return rc;
     }
+    if (x->tiers)
+        expert_tiers_warm(x->tiers);
     *out = x;
     return 0;
 }
 
-void experts_close(struct experts *x)
+int experts_close(struct experts *x)
 {
+    int rc;
+
     if (!x)
-        return;
-    if (x->memory)
-        munmap(x->memory, align_up(x->bytes, HUGE_BYTES));
-    free(x->expert);
+        return 0;
+    rc = expert_tiers_close(x->tiers);
+    expert_set_close(x->set);
+    popularity_close(&x->popularity);
     free(x);
+    return rc;
 }
 
-const struct expert *experts_get(const struct experts *x, int layer, int id)
+void experts_request(struct experts *x, int layer, const uint16_t *id, int n)
 {
-    return &x->expert[model_expert(x->model, layer, id) - x->model->expert];
+    if (x->tiers) {
+        expert_tiers_request(x->tiers, layer, id, n, &x->counts);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        x->wanted[i] = expert_set_get(x->set, layer, id[i]);
+    x->wants = n;
+    x->counts.ram += (uint64_t)n;
+}
+
+int experts_next(struct experts *x, const struct expert *const **out, struct err *e)
+{
+    int n = x->wants;
+
+    if (x->tiers)
+        return expert_tiers_next(x->tiers, out, e);
+    *out = x->wanted;
+    x->wants = 0;
+    return n;
+}
+
+void experts_release(struct experts *x)
+{
+    if (x->tiers)
+        expert_tiers_release(x->tiers);
+}
+
+void experts_finish(struct experts *x)
+{
+    if (x->tiers)
+        expert_tiers_finish(x->tiers);
+}
+
+void experts_note(struct experts *x, int layer, const struct route *r)
+{
+    for (int t = 0; t < r->tokens; t++)
+        popularity_note(&x->popularity, x->model->sparse_index[layer],
+                        r->expert + (size_t)t * (size_t)r->topk, r->topk);
+    x->noted = true;
+}
+
+void experts_save(struct experts *x)
+{
+    if (x->noted && x->state_dir)
+        popularity_save(&x->popularity, x->state_dir, x->log);
+    x->noted = false;
+}
+
+struct tier_counts experts_counts(const struct experts *x)
+{
+    struct tier_counts c = x->counts;
+
+    if (x->tiers)
+        expert_tiers_counts(x->tiers, &c);
+    return c;
+}
+
+const struct popularity *experts_popularity(const struct experts *x)
+{
+    return &x->popularity;
 }

@@ -2,19 +2,68 @@
 #define LAGUNA_EXPERTS_H
 
 #include "src/model.h"
+#include "storage/extents.h"
+#include "storage/popularity.h"
+#include "storage/stream.h"
 
 struct pool;
 
-/* Every routed expert in RAM, read at start: what a machine with enough memory uses. */
+/* The routed experts: all in RAM, read at start, where they fit; else in slots, read from the
+ * drive when they are needed.  Nothing above this header knows which. */
 struct experts;
 
-/* Blocks for as long as the bytes take.  progress (may be NULL) is called with bytes done
- * and total, now and then, from this thread.  -EBADMSG names layer, expert and tensor where
- * a scale is not finite. */
-int  experts_open(struct experts **out, const struct model *m, struct pool *pool,
-                  void (*progress)(void *, size_t, size_t), void *arg, struct err *e);
-void experts_close(struct experts *x);
+struct experts_config {
+    const struct model *model;
+    struct pool *pool;
+    int slots;                          /* in RAM, or EXPERTS_ALL */
+    size_t slot_bytes;                  /* each holds any expert of the model */
+    enum stream_backend backend;
+    int depth;                          /* reads in flight; 0: the stream's choice */
+    const char *state_dir;              /* of the router's statistics, or NULL */
+    struct log *log;
+    /* For loading; may be NULL: called with bytes done and total, from this thread. */
+    void (*progress)(void *, size_t, size_t);
+    void *arg;
+};
 
-const struct expert *experts_get(const struct experts *x, int layer, int id);
+enum { EXPERTS_ALL = -1 };
+
+/* Where the experts of all requests lay when they were needed, counted once a layer and
+ * batch.  Only grows. */
+struct tier_counts {
+    uint64_t vram, ram, nvme;
+    uint64_t nvme_bytes;
+    double io_wait_seconds;             /* the engine waited for the drive */
+};
+
+/* Blocks for as long as the bytes take, where all experts are read.  -EBADMSG names layer,
+ * expert and tensor where a scale is not finite. */
+int  experts_open(struct experts **out, const struct experts_config *c, struct err *e);
+
+/* -ETIMEDOUT: the drive still holds slots, and everything behind them is leaked. */
+int  experts_close(struct experts *x);
+
+/* The parts of an expert as extents_plan() takes them. */
+void expert_parts(const struct expert_source *s, struct extent_part part[EXPERT_PARTS]);
+
+/* One request at a time: say which experts of a layer are wanted (ascending, each once), ask
+ * for the next ones until none is left, release what was handed over, and finish. */
+void experts_request(struct experts *x, int layer, const uint16_t *id, int n);
+
+/* How many experts are in memory now and were not handed over before; waits for the first.
+ * (*out)[0..] stay valid until they are released.  0: all were handed over.  Negative: why an
+ * expert cannot be had, in words; the request must be finished. */
+int  experts_next(struct experts *x, const struct expert *const **out, struct err *e);
+void experts_release(struct experts *x);        /* what experts_next() gave last */
+void experts_finish(struct experts *x);
+
+/* The router's choices go into the statistics. */
+void experts_note(struct experts *x, int layer, const struct route *r);
+
+/* The statistics, atomically, where they have changed and have a place. */
+void experts_save(struct experts *x);
+
+struct tier_counts experts_counts(const struct experts *x);
+const struct popularity *experts_popularity(const struct experts *x);
 
 #endif

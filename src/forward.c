@@ -36,22 +36,38 @@ static int wave_size(const struct runner *f, const struct chosen *c, int first)
     return n - first;
 }
 
-/* The routed experts, in as many waves as the scratch needs. */
-static void run_experts(struct runner *f, int layer, const struct route *r)
+/* Experts in the order their bytes arrive: while some are computed, others are read. */
+static int run_wave(struct runner *f, int layer, const struct route *r, const uint16_t *id, int n,
+                    struct err *e)
 {
-    const struct expert *x[MAX_EXPERTS];
-    struct chosen c;
-    int n;
+    const struct expert *const *x;
+    int got;
 
-    collect(r, f->model->shape.experts, &c);
-    for (int first = 0; first < c.n; first += n) {
-        n = wave_size(f, &c, first);
-        for (int i = 0; i < n; i++)
-            x[i] = experts_get(f->experts, layer, c.id[first + i]);
-        cpu_wave_begin(f->cpu, r, c.id + first, n);
-        cpu_wave_add(f->cpu, x, n);
-        cpu_wave_end(f->cpu);
+    cpu_wave_begin(f->cpu, r, id, n);
+    experts_request(f->experts, layer, id, n);
+    while ((got = experts_next(f->experts, &x, e)) > 0) {
+        cpu_wave_add(f->cpu, x, got);
+        experts_release(f->experts);
     }
+    experts_finish(f->experts);
+    if (!got)
+        cpu_wave_end(f->cpu);
+    return got;
+}
+
+/* The routed experts, in as many waves as the scratch needs. */
+static int run_experts(struct runner *f, int layer, const struct route *r, struct err *e)
+{
+    struct chosen c;
+    int n, rc = 0;
+
+    experts_note(f->experts, layer, r);
+    collect(r, f->model->shape.experts, &c);
+    for (int first = 0; first < c.n && !rc; first += n) {
+        n = wave_size(f, &c, first);
+        rc = run_wave(f, layer, r, c.id + first, n, e);
+    }
+    return rc;
 }
 
 static void keep_route(struct runner *f, int layer, const struct route *r)
@@ -81,9 +97,10 @@ static int run_layer(struct runner *f, int layer, struct kv *kv, const struct ba
                     b->pos);
     if (f->route_id)
         keep_route(f, layer, &r);
-    run_experts(f, layer, &r);
-    cpu_combine(f->cpu);
-    return 0;
+    rc = run_experts(f, layer, &r, e);
+    if (!rc)
+        cpu_combine(f->cpu);
+    return rc;
 }
 
 int forward(struct runner *f, struct kv *kv, const struct batch *b, struct err *e)

@@ -8,8 +8,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <xxhash.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_CAP = 4096 };
+
+/* What tells this model from another: its shape, and where each tensor lies.  The weights
+ * themselves are not read. */
+static uint64_t mix_tensors(const struct checkpoint *c, uint64_t h)
+{
+    for (size_t i = 0; i < checkpoint_count(c); i++) {
+        const struct tensor *t = checkpoint_tensor(c, i);
+
+        h = XXH3_64bits_withSeed(t->name, strlen(t->name), h);
+        h = XXH3_64bits_withSeed(&t->offset, sizeof(t->offset), h);
+        h = XXH3_64bits_withSeed(&t->bytes, sizeof(t->bytes), h);
+    }
+    return h;
+}
 
 static int read_config(struct model *m, struct quant **q, const char *dir, struct err *e)
 {
@@ -23,6 +38,8 @@ static int read_config(struct model *m, struct quant **q, const char *dir, struc
     rc = shape_read(&m->shape, text, n, name, e);
     if (!rc)
         rc = quant_read(q, text, n, name, e);
+    if (!rc)
+        m->fingerprint = mix_tensors(m->checkpoint, XXH3_64bits(text, n));
     free(text);
     return rc;
 }

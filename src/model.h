@@ -29,6 +29,7 @@ struct model {
     struct shape shape;
     struct generation_defaults defaults;
     struct checkpoint *checkpoint;
+    uint64_t fingerprint;               /* of config.json and of every shard's header and size */
     struct matrix embed, head;          /* [vocab][hidden] */
     float *final_norm;                  /* [hidden] */
     struct layer_weights layer[MAX_LAYERS];

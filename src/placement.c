@@ -3,6 +3,7 @@
  * Which expert lies where is the caches' affair: they follow the statistics. */
 #include "src/placement.h"
 #include "cpu/kv.h"
+#include "src/experts.h"
 #include "src/options.h"
 #include "storage/extents.h"
 
@@ -30,11 +31,7 @@ int needs_of(struct needs *out, const struct model *m, struct err *e)
         struct extents x;
         int rc;
 
-        for (int k = 0; k < EXTENT_PARTS; k++) {
-            const struct part *p = &m->expert[i].part[k];
-
-            part[k] = (struct extent_part){ p->shard, p->offset, p->bytes };
-        }
+        expert_parts(&m->expert[i], part);
         rc = extents_plan(&x, part, EXTENT_PARTS, e);
         if (rc)
             return rc;

@@ -26,23 +26,23 @@ static void *rows(size_t n, size_t each, size_t bytes)
 int session_open(struct session **out, struct engine *g, struct err *e)
 {
     const struct shape *s = &g->model->shape;
-    size_t routes = (size_t)s->sparse_layers * (size_t)g->batch;
+    size_t routes = (size_t)s->sparse_layers * (size_t)g->placement.batch;
     struct session *t = calloc(1, sizeof(*t));
     int rc;
 
     if (!t)
         return fail(e, -ENOMEM, "out of memory");
     t->engine = g;
-    t->token = rows((size_t)g->context, 1, sizeof(*t->token));
-    t->logits = rows(g->batch < LOGIT_ROWS ? (size_t)g->batch : LOGIT_ROWS, (size_t)s->vocab,
+    t->token = rows((size_t)g->placement.context, 1, sizeof(*t->token));
+    t->logits = rows(g->placement.batch < LOGIT_ROWS ? (size_t)g->placement.batch : LOGIT_ROWS, (size_t)s->vocab,
                      sizeof(*t->logits));
     t->route_id = rows(routes, (size_t)s->topk, sizeof(*t->route_id));
     t->route_weight = rows(routes, (size_t)s->topk, sizeof(*t->route_weight));
     t->route = rows((size_t)s->sparse_layers, 1, sizeof(*t->route));
     if (!t->token || !t->logits || !t->route_id || !t->route_weight || !t->route)
-        rc = fail(e, -ENOMEM, "no memory for a session of %d tokens", g->context);
+        rc = fail(e, -ENOMEM, "no memory for a session of %d tokens", g->placement.context);
     else
-        rc = kv_open(&t->kv, s, g->kv_type, g->context, g->batch, e);
+        rc = kv_open(&t->kv, s, g->kv_type, g->placement.context, g->placement.batch, e);
     if (rc) {
         session_close(t);
         return rc;
@@ -102,7 +102,7 @@ static const struct route *route_at(struct session *s, int row)
     size_t topk = (size_t)shape->topk;
 
     for (int i = 0; i < shape->sparse_layers; i++) {
-        size_t at = ((size_t)i * (size_t)s->engine->batch + (size_t)row) * topk;
+        size_t at = ((size_t)i * (size_t)s->engine->placement.batch + (size_t)row) * topk;
 
         s->route[i] = (struct route){ 1, shape->topk, s->route_id + at, s->route_weight + at };
     }
@@ -157,11 +157,11 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
                  struct err *e)
 {
     struct engine *g = s->engine;
-    int start = s->length, most = v->stepwise ? 1 : g->batch, rc = 0;
+    int start = s->length, most = v->stepwise ? 1 : g->placement.batch, rc = 0;
 
-    if (n > g->context - start)
+    if (n > g->placement.context - start)
         return fail(e, -E2BIG, "%d tokens after %d exceed the context of %d", n, start,
-                    g->context);
+                    g->placement.context);
     pool_begin(g->pool);
     for (int from = 0; from < n && !rc; from += most) {
         struct batch b = { token + from, n - from < most ? n - from : most, start + from };
@@ -172,7 +172,7 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
             rc = run_chunk(s, &b, v, from + b.tokens == n, e);
     }
     pool_end(g->pool);
-    if (rc == -EDOM)
+    if (rc && rc != -ECANCELED)
         s->length = start;
     return rc;
 }

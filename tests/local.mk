@@ -161,16 +161,6 @@ STORAGE_TESTS = \
 check_PROGRAMS += $(STORAGE_TESTS)
 TESTS          += $(STORAGE_TESTS)
 
-STORAGE_TESTS = \
-    tests/t_extents \
-    tests/t_stream \
-    tests/t_slab \
-    tests/t_policy \
-    tests/t_popularity \
-    tests/t_cache
-check_PROGRAMS += $(STORAGE_TESTS)
-TESTS          += $(STORAGE_TESTS)
-
 STORAGE_LIBS = storage/libstorage.a src/libengine.a $(URING_LIBS) $(NUMA_LIBS) $(XXHASH_LIBS) -lm
 tests_t_extents_SOURCES    = tests/t_extents.c tests/tap.h
 tests_t_extents_LDADD      = $(STORAGE_LIBS)
@@ -217,6 +207,12 @@ tests_fuzz_shape_LDADD    = $(ENGINE_LIBS)
 
 EXTRA_DIST += tests/cut_nano.py tests/data
 
+check_PROGRAMS += tests/fuzz/popularity
+TESTS          += tests/fuzz/popularity
+EXTRA_DIST     += tests/fuzz/corpus/popularity
+tests_fuzz_popularity_SOURCES  = tests/fuzz/popularity.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_popularity_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"popularity"'
+tests_fuzz_popularity_LDADD    = $(STORAGE_LIBS)
 
 check_PROGRAMS += tests/t_placement
 TESTS          += tests/t_placement

@@ -1,0 +1,228 @@
+/* Experts in slots in front of the drive: the cache of storage/, seen as experts.  What is in
+ * RAM is handed out at once and together; what is read, as it arrives. */
+#include "src/experts_internal.h"
+#include "storage/cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static const double CLOSE_SECONDS = 10;
+
+struct expert_tiers {
+    const struct model *model;
+    struct extents *extents;            /* [sparse layer][experts] */
+    struct source *source;              /* [shards] */
+    int sources;
+    int layer_number[MAX_LAYERS];       /* of a sparse layer */
+    struct slab *slab;
+    struct stream *stream;
+    struct cache *cache;
+    uint8_t *checked;                   /* [sparse layer][experts]: scales seen to be finite */
+    /* The request in progress. */
+    struct ticket ticket;
+    bool handed[MAX_EXPERTS];           /* by index in the ticket */
+    int handed_n;
+    struct expert expert[MAX_EXPERTS];
+    const struct expert *out[MAX_EXPERTS];
+    int index[MAX_EXPERTS], outs;       /* what was handed over last */
+};
+
+static int plan_extents(struct expert_tiers *t, struct err *e)
+{
+    const struct model *m = t->model;
+    size_t n = (size_t)m->shape.sparse_layers * (size_t)m->shape.experts;
+
+    t->extents = calloc(n, sizeof(*t->extents));
+    t->checked = calloc(n, 1);
+    if (!t->extents || !t->checked)
+        return fail(e, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        struct extent_part part[EXPERT_PARTS];
+        int rc;
+
+        expert_parts(&m->expert[i], part);
+        rc = extents_plan(&t->extents[i], part, EXPERT_PARTS, e);
+        if (rc)
+            return rc;
+    }
+    for (int i = 0; i < m->shape.layers; i++)
+        if (m->sparse_index[i] >= 0)
+            t->layer_number[m->sparse_index[i]] = i;
+    return 0;
+}
+
+static int open_sources(struct expert_tiers *t, struct err *e)
+{
+    int n = checkpoint_shards(t->model->checkpoint), rc = 0;
+
+    t->source = calloc((size_t)n, sizeof(*t->source));
+    if (!t->source)
+        return fail(e, -ENOMEM, "out of memory");
+    for (; t->sources < n && !rc; t->sources += !rc)
+        rc = source_open(&t->source[t->sources], checkpoint_path(t->model->checkpoint, t->sources),
+                         false, e);
+    return rc;
+}
+
+static int open_slots(struct expert_tiers *t, const struct experts_config *c, struct err *e)
+{
+    struct slab_config slab = { .slot_bytes = c->slot_bytes, .slots = c->slots,
+                                .node = SLAB_ANY, .log = c->log };
+    struct stream_config stream = { .backend = c->backend, .depth = c->depth, .log = c->log };
+    int rc = slab_open(&t->slab, &slab, e);
+
+    if (!rc)
+        rc = stream_open(&t->stream, &stream, e);
+    for (int i = 0; !rc && i < slab_chunks(t->slab); i++) {
+        struct slab_chunk chunk = slab_chunk(t->slab, i);
+
+        stream_region(t->stream, chunk.base, chunk.bytes);
+    }
+    return rc;
+}
+
+int expert_tiers_open(struct expert_tiers **out, const struct experts_config *c,
+                      const struct popularity *p, struct err *e)
+{
+    struct expert_tiers *t = calloc(1, sizeof(*t));
+    int rc;
+
+    if (!t)
+        return fail(e, -ENOMEM, "out of memory");
+    t->model = c->model;
+    rc = plan_extents(t, e);
+    if (!rc)
+        rc = open_sources(t, e);
+    if (!rc)
+        rc = open_slots(t, c, e);
+    if (!rc) {
+        struct cache_config cc = {
+            .layers = c->model->shape.sparse_layers, .experts = c->model->shape.experts,
+            .extents = t->extents, .source = t->source, .sources = t->sources, .slab = t->slab,
+            .stream = t->stream, .popularity = p, .log = c->log, .layer_number = t->layer_number,
+        };
+
+        rc = cache_open(&t->cache, &cc, e);
+    }
+    if (rc) {
+        expert_tiers_close(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+int expert_tiers_close(struct expert_tiers *t)
+{
+    int rc = 0;
+
+    if (!t)
+        return 0;
+    if (t->cache)
+        rc = cache_close(t->cache, CLOSE_SECONDS);
+    if (!rc && t->stream)
+        rc = stream_close(t->stream, CLOSE_SECONDS);
+    if (rc)                             /* the kernel still writes: leak, never free */
+        return rc;
+    slab_close(t->slab);
+    for (int i = 0; i < t->sources; i++)
+        source_close(&t->source[i]);
+    free(t->source);
+    free(t->extents);
+    free(t->checked);
+    free(t);
+    return 0;
+}
+
+void expert_tiers_request(struct expert_tiers *t, int layer, const uint16_t *id, int n,
+                          struct tier_counts *counts)
+{
+    int row = t->model->sparse_index[layer];
+
+    t->ticket = (struct ticket){ .layer = row, .count = n };
+    memcpy(t->ticket.expert, id, (size_t)n * sizeof(*id));
+    memset(t->handed, 0, (size_t)n * sizeof(*t->handed));
+    t->handed_n = t->outs = 0;
+    for (int i = 0; i < n; i++) {
+        if (cache_has(t->cache, row, id[i]))
+            counts->ram++;
+        else
+            counts->nvme++;
+    }
+    cache_request(t->cache, &t->ticket);
+}
+
+/* Experts of the ticket that are full and not handed over yet. */
+static int count_ready(const struct expert_tiers *t)
+{
+    int n = 0;
+
+    for (int i = 0; i < t->ticket.count; i++)
+        n += !t->handed[i] && cache_has(t->cache, t->ticket.layer, t->ticket.expert[i]);
+    return n;
+}
+
+/* One expert more; as cache_next(). */
+static int take(struct expert_tiers *t, struct err *e)
+{
+    const struct model *m = t->model;
+    struct resident r;
+    struct expert *x = &t->expert[t->outs];
+    size_t i;
+    int rc = cache_next(t->cache, &t->ticket, &r, e);
+
+    if (rc <= 0)
+        return rc;
+    i = (size_t)r.layer * (size_t)m->shape.experts + (size_t)r.id;
+    *x = (struct expert){ .layer = t->layer_number[r.layer], .id = r.id };
+    expert_bind(x, &m->expert[i], r.slot, t->extents[i].part_offset);
+    t->index[t->outs] = r.index;
+    t->out[t->outs++] = x;
+    t->handed[r.index] = true;
+    t->handed_n++;
+    if (!t->checked[i]) {
+        rc = expert_check_scales(x, e);
+        t->checked[i] = !rc;
+    }
+    return rc < 0 ? rc : 1;
+}
+
+int expert_tiers_next(struct expert_tiers *t, const struct expert *const **out, struct err *e)
+{
+    int ready, rc = 1;
+
+    cache_poll(t->cache, 0);
+    ready = count_ready(t);
+    *out = t->out;
+    for (int i = 0; rc == 1 && i < (ready ? ready : 1); i++)
+        rc = take(t, e);
+    if (rc == -EBUSY && t->outs)        /* every slot is pinned: compute these first */
+        rc = 1;
+    return rc < 0 ? rc : t->outs;
+}
+
+void expert_tiers_release(struct expert_tiers *t)
+{
+    for (int i = 0; i < t->outs; i++)
+        cache_release(t->cache, &t->ticket, t->index[i]);
+    t->outs = 0;
+}
+
+void expert_tiers_finish(struct expert_tiers *t)
+{
+    cache_finish(t->cache, &t->ticket);
+    t->outs = 0;
+}
+
+void expert_tiers_warm(struct expert_tiers *t)
+{
+    cache_warm(t->cache);
+}
+
+void expert_tiers_counts(const struct expert_tiers *t, struct tier_counts *counts)
+{
+    struct cache_stats s = cache_stats(t->cache);
+
+    counts->nvme_bytes = s.read_bytes;
+    counts->io_wait_seconds = s.wait_seconds;
+}
