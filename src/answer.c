@@ -176,6 +176,8 @@ static void write_reply(struct text *out, struct gather *t, const struct generat
     struct timings timings = {
         .prompt_n = a->prompt_n, .predicted_n = (int)a->ids.n, .cache_n = a->cached_n,
         .prompt_ms = a->prompt_seconds * 1e3, .predicted_ms = a->predicted_seconds * 1e3,
+        .io_wait_ms = a->tiers.io_wait_seconds * 1e3,
+        .vram = a->tiers.vram, .ram = a->tiers.ram, .nvme = a->tiers.nvme,
     };
     char random[32], id[48], model[128];
     struct reply r = {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
 
 /* Names in messages come from files; an escape sequence must not reach a terminal. */
@@ -107,6 +108,27 @@ size_t add_sat(size_t a, size_t b)
     size_t r;
 
     return __builtin_add_overflow(a, b, &r) ? SIZE_MAX : r;
+}
+
+int make_directory(const char *path)
+{
+    char dir[4096];
+    size_t n = strlen(path);
+
+    if (!n || n >= sizeof(dir))
+        return -ENAMETOOLONG;
+    memcpy(dir, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        char c = dir[i];
+
+        if (c && c != '/')
+            continue;
+        dir[i] = 0;
+        if (mkdir(dir, 0700) && errno != EEXIST)
+            return -errno;
+        dir[i] = c;
+    }
+    return 0;
 }
 
 double clock_now(void)

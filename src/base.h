@@ -50,6 +50,9 @@ void info(struct log *l, const char *fmt, ...) __attribute__((format(printf, 2, 
 size_t mul_sat(size_t a, size_t b);
 size_t add_sat(size_t a, size_t b);
 
+/* Make a directory and those above it, for our eyes only.  0 where it is there. */
+int make_directory(const char *path);
+
 /* Seconds on the monotonic clock. */
 double clock_now(void);
 

@@ -255,6 +255,7 @@ int cmd_score(struct options *o, struct err *e)
     text_free(&j.argmax);
     text_free(&j.logprob);
     text_free(&j.last);
+    engine_request_done(j.engine);
     session_close(j.session);
     engine_close(j.engine);
     input_close(&in);

@@ -154,6 +154,9 @@ int engine_open(struct engine **out, struct options *o, struct err *e)
         rc = place(g, o, e);
     if (!rc)
         rc = load(g, o, e);
+    if (!rc && o->trace_routes)
+        rc = trace_open(&g->trace, o->trace_routes, g->model->shape.sparse_layers,
+                        g->model->shape.topk, g->model->shape.experts, e);
     if (rc) {
         engine_close(g);
         return rc;
@@ -164,8 +167,12 @@ int engine_open(struct engine **out, struct options *o, struct err *e)
 
 void engine_close(struct engine *g)
 {
+    struct err e;
+
     if (!g)
         return;
+    if (trace_close(g->trace, &e))
+        warn(g->log, "%s", e.text);
     cpu_close(g->cpu);
     if (experts_close(g->experts))
         return;                         /* the drive still writes into what would be freed */
@@ -203,6 +210,8 @@ void engine_end(struct engine *g)
 void engine_request_done(struct engine *g)
 {
     experts_save(g->experts);
+    if (g->trace)
+        trace_request(g->trace);
 }
 
 struct tier_counts engine_tiers(const struct engine *g)

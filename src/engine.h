@@ -66,7 +66,8 @@ struct eval {
 
 /* Append tokens to the timeline.  -E2BIG where the context is full; -EDOM on values that
  * are not finite; an expert that cannot be read or is damaged, by name.  After any failure
- * but -ECANCELED the timeline is as before the call. */
+ * but -ECANCELED the timeline is as before the call, or empty where the rings no longer hold
+ * what that needs. */
 int  session_eval(struct session *s, const int32_t *token, int n, const struct eval *v,
                   struct err *e);
 

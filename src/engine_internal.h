@@ -5,6 +5,7 @@
 #include "src/engine.h"
 #include "src/forward.h"
 #include "src/placement.h"
+#include "src/trace.h"
 
 /* What engine.c and session.c share. */
 struct engine {
@@ -18,6 +19,7 @@ struct engine {
     enum kv_type kv_type;
     struct placement placement;
     struct runner runner;
+    struct trace *trace;                /* --trace-routes, or NULL */
 };
 
 #endif

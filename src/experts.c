@@ -74,11 +74,19 @@ static int open_popularity(struct experts *x, struct err *e)
 {
     const struct shape *s = &x->model->shape;
     int rc = popularity_open(&x->popularity, s->sparse_layers, s->experts,
-                             x->model->fingerprint, e);
+                             x->model->fingerprint, e), made;
 
-    if (!rc && x->state_dir)
-        popularity_load(&x->popularity, x->state_dir, x->log);
-    return rc;
+    if (rc || !x->state_dir)
+        return rc;
+    made = make_directory(x->state_dir);
+    if (made) {
+        warn(x->log, "%s: %s; the router's statistics are not kept", x->state_dir,
+             strerror(-made));
+        x->state_dir = NULL;
+        return 0;
+    }
+    popularity_load(&x->popularity, x->state_dir, x->log);
+    return 0;
 }
 
 int experts_open(struct experts **out, const struct experts_config *c, struct err *e)

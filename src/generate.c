@@ -256,6 +256,15 @@ static int run(struct state *s)
     return rc;
 }
 
+static struct tier_counts tiers_since(struct tier_counts now, struct tier_counts then)
+{
+    return (struct tier_counts){
+        .vram = now.vram - then.vram, .ram = now.ram - then.ram, .nvme = now.nvme - then.nvme,
+        .nvme_bytes = now.nvme_bytes - then.nvme_bytes,
+        .io_wait_seconds = now.io_wait_seconds - then.io_wait_seconds,
+    };
+}
+
 int generate(struct session *session, const struct generate *g, struct generation *out,
              struct err *e)
 {
@@ -275,9 +284,13 @@ int generate(struct session *session, const struct generate *g, struct generatio
     if (!rc && !s.alt)
         rc = fail(e, -ENOMEM, "out of memory");
     if (!rc) {
+        struct tier_counts before = engine_tiers(engine);
+
         engine_begin(engine);
         rc = run(&s);
         engine_end(engine);
+        out->tiers = tiers_since(engine_tiers(engine), before);
+        engine_request_done(engine);
     }
     if (rc == -ECANCELED) {
         out->finish = FINISH_CANCELLED;

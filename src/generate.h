@@ -51,6 +51,7 @@ struct generation {
     struct ids ids;                     /* what was generated, the end token included */
     int prompt_n, cached_n;             /* evaluated, and found in the session */
     double prompt_seconds, predicted_seconds;
+    struct tier_counts tiers;           /* of this answer */
     const char *stop;                   /* the stop string that ended the text, or NULL */
 };
 

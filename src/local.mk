@@ -34,6 +34,7 @@ src_libengine_a_SOURCES += src/request.h src/request.c src/request_chat.h src/re
 src_libengine_a_SOURCES += src/reply.h src/reply.c
 src_libengine_a_SOURCES += src/directory.h src/directory.c src/answer.h src/answer.c src/literal.h src/literal.c
 src_libengine_a_SOURCES += src/placement.h src/placement.c
+src_libengine_a_SOURCES += src/trace.h src/trace.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c src/commands.h

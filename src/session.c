@@ -34,8 +34,8 @@ int session_open(struct session **out, struct engine *g, struct err *e)
         return fail(e, -ENOMEM, "out of memory");
     t->engine = g;
     t->token = rows((size_t)g->placement.context, 1, sizeof(*t->token));
-    t->logits = rows(g->placement.batch < LOGIT_ROWS ? (size_t)g->placement.batch : LOGIT_ROWS, (size_t)s->vocab,
-                     sizeof(*t->logits));
+    t->logits = rows(g->placement.batch < LOGIT_ROWS ? (size_t)g->placement.batch : LOGIT_ROWS,
+                     (size_t)s->vocab, sizeof(*t->logits));
     t->route_id = rows(routes, (size_t)s->topk, sizeof(*t->route_id));
     t->route_weight = rows(routes, (size_t)s->topk, sizeof(*t->route_weight));
     t->route = rows((size_t)s->sparse_layers, 1, sizeof(*t->route));
@@ -137,13 +137,15 @@ static int run_chunk(struct session *s, const struct batch *b, const struct eval
     struct runner *f = &s->engine->runner;
     int rc;
 
-    f->route_id = v->routes ? s->route_id : NULL;
+    f->route_id = v->routes || s->engine->trace ? s->route_id : NULL;
     f->route_weight = s->route_weight;
     if (s->written < b->pos + b->tokens)
         s->written = b->pos + b->tokens;
     rc = forward(f, &s->kv, b, e);
     if (rc)
         return rc;
+    if (s->engine->trace)
+        trace_add(s->engine->trace, s->route_id, s->engine->placement.batch, b->tokens);
     memcpy(s->token + b->pos, b->token, (size_t)b->tokens * sizeof(*b->token));
     s->length = b->pos + b->tokens;
     if (v->rows == EVAL_ALL)
@@ -172,7 +174,7 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
             rc = run_chunk(s, &b, v, from + b.tokens == n, e);
     }
     pool_end(g->pool);
-    if (rc && rc != -ECANCELED)
-        s->length = start;
+    if (rc && rc != -ECANCELED && session_rewind(s, start))
+        session_rewind(s, 0);
     return rc;
 }
