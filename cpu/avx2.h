@@ -16,25 +16,23 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum {
-    AVX2_ROWS = 8,
+    AVX2_ROWS = 8,              /* a matrix with fewer goes row by row */
     AVX2_AHEAD = 1024,          /* bytes of prefetch ahead in each of the eight rows */
     AVX2_TOKENS = 64,           /* at most in one pass over the weights */
     AVX2_L2 = 256 << 10,        /* bytes of packed tokens that stay in L2 */
 };
 
-/* Eight rows of a matrix.  Past the last row they repeat it. */
+/* Eight rows of a matrix, or one row eight times: stride is the bytes of a row, or 0. */
 struct rows8 {
-    const uint8_t *at[AVX2_ROWS];
-    size_t bytes;               /* of a row */
+    const uint8_t *at;
+    size_t stride, bytes;
 };
 
-INLINE struct rows8 rows8_at(const void *base, size_t bytes, int row, int row1)
+/* Rows from `row` on.  Whole says that there are eight; otherwise the row stands for all. */
+INLINE struct rows8 rows8_at(const void *base, size_t bytes, int row, bool whole)
 {
-    struct rows8 r;
+    struct rows8 r = { (const uint8_t *)base + (size_t)row * bytes, whole ? bytes : 0, bytes };
 
-    r.bytes = bytes;
-    for (int i = 0; i < AVX2_ROWS; i++)
-        r.at[i] = (const uint8_t *)base + (size_t)(row + i < row1 ? row + i : row1 - 1) * bytes;
     return r;
 }
 
@@ -50,15 +48,29 @@ INLINE void transpose8(__m256i v[4], const __m256i t[4])
     v[3] = _mm256_unpackhi_epi64(b, d);
 }
 
-/* t[i]: 16 bytes of row i and of row i + 4. */
+INLINE int32_t load_i32(const void *p)
+{
+    int32_t v;
+
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+INLINE __m256i pair(const uint8_t *low, const uint8_t *high)
+{
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)low);
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)high);
+
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+}
+
+/* t[i]: the 16 bytes at `at` of row i and of row i + 4. */
 INLINE void rows8_load(__m256i t[4], const struct rows8 *r, size_t at)
 {
-    for (int i = 0; i < 4; i++) {
-        __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(r->at[i] + at));
-        const __m128i *high = (const __m128i *)(const void *)(r->at[i + 4] + at);
+    const uint8_t *low = r->at + at, *high = low + 4 * r->stride;
 
-        t[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_loadu_si128(high), 1);
-    }
+    for (size_t i = 0; i < 4; i++)
+        t[i] = pair(low + i * r->stride, high + i * r->stride);
 }
 
 /* Ask for the cache lines AVX2_AHEAD bytes after `at`, in these rows or, past their ends,
@@ -66,32 +78,27 @@ INLINE void rows8_load(__m256i t[4], const struct rows8 *r, size_t at)
 INLINE void rows8_prefetch(const struct rows8 *r, size_t at)
 {
     size_t to = at + AVX2_AHEAD;
+    uintptr_t line;
 
     if (to >= r->bytes)
-        to += (AVX2_ROWS - 1) * r->bytes;
-    for (int i = 0; i < AVX2_ROWS; i++)
-        _mm_prefetch((const char *)((uintptr_t)r->at[i] + to), _MM_HINT_T0);
+        to += 7 * r->stride;
+    line = (uintptr_t)r->at + to;
+    for (size_t i = 0; i < AVX2_ROWS; i++)
+        _mm_prefetch((const char *)(line + i * r->stride), _MM_HINT_T0);
 }
 
-INLINE float load_f32(const void *p)
-{
-    float f;
-
-    memcpy(&f, p, sizeof(f));
-    return f;
-}
-
-/* The first `rows` lanes to y. */
-INLINE void store8(float *y, __m256 v, int rows)
+/* Row r of the matrix is the first of eight lanes; those of [row0, row1) go to y. */
+INLINE void store8(float *y, __m256 v, int r, int row0, int row1)
 {
     float lane[8];
+    int from = r < row0 ? row0 - r : 0, to = row1 - r < 8 ? row1 - r : 8;
 
-    if (rows >= 8) {
-        _mm256_storeu_ps(y, v);
+    if (from == 0 && to == 8) {
+        _mm256_storeu_ps(y + r, v);
         return;
     }
     _mm256_storeu_ps(lane, v);
-    memcpy(y, lane, (size_t)rows * sizeof(*y));
+    memcpy(y + r + from, lane + from, (size_t)(to - from) * sizeof(*y));
 }
 
 /* e^x for x <= 88, relative error below 2e-7; 0 below -87. */

@@ -65,13 +65,15 @@ INLINE void load_keys(struct block *b, const struct attend *a, int key, enum kv_
     size_t size = 4 / (size_t)per;
 
     for (int j = 0; j < BLOCK; j += AVX2_ROWS) {
-        struct rows8 r = rows8_at(a->k, a->stride, key + j < a->keys ? key + j : a->keys - 1,
-                                  a->keys);
+        const uint8_t *row[8];
 
+        for (int i = 0; i < 8; i++)
+            row[i] = a->k + (size_t)(key + j + i < a->keys ? key + j + i : a->keys - 1) * a->stride;
         for (int d = 0; d < a->dim; d += chunk) {
             __m256i t[4], v[4];
 
-            rows8_load(t, &r, (size_t)d * size);
+            for (int i = 0; i < 4; i++)
+                t[i] = pair(row[i] + (size_t)d * size, row[i + 4] + (size_t)d * size);
             transpose8(v, t);
             for (int i = 0; i < 4; i++)
                 for (int e = 0; e < per; e++)

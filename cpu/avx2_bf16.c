@@ -18,22 +18,23 @@ INLINE void decode(__m256 w[8], const struct rows8 *r, size_t at)
     }
 }
 
-INLINE void panel(float *y, size_t y_stride, const struct matrix *m, const uint8_t *x,
-                  size_t x_stride, int n, int row, int row1)
+/* The rows from `row` on, eight or one, times n tokens: acc[t]. */
+INLINE void panel(__m256 *acc, const struct matrix *m, const uint8_t *x, size_t x_stride, int n,
+                  int row, bool whole)
 {
-    struct rows8 r = rows8_at(m->weight, (size_t)m->cols * sizeof(bf16), row, row1);
-    __m256 acc[AVX2_TOKENS];
+    struct rows8 r = rows8_at(m->weight, (size_t)m->cols * sizeof(bf16), row, whole);
 
     for (int t = 0; t < n; t++)
         acc[t] = _mm256_setzero_ps();
     for (size_t c = 0; c < (size_t)m->cols; c += 8) {
+        const uint8_t *token = x + c * sizeof(float);
         __m256 w[8];
 
         if (c % 32 == 0)
             rows8_prefetch(&r, c * sizeof(bf16));
         decode(w, &r, c * sizeof(bf16));
-        for (int t = 0; t < n; t++) {
-            const float *a = (const float *)(const void *)(x + (size_t)t * x_stride) + c;
+        for (int t = 0; t < n; t++, token += x_stride) {
+            const float *a = (const float *)(const void *)token;
             __m256 d = _mm256_mul_ps(w[0], _mm256_set1_ps(a[0]));
 
             for (int i = 1; i < 8; i++)
@@ -41,20 +42,34 @@ INLINE void panel(float *y, size_t y_stride, const struct matrix *m, const uint8
             acc[t] = _mm256_add_ps(acc[t], d);
         }
     }
-    for (int t = 0; t < n; t++)
-        store8(y + (size_t)t * y_stride + row, acc[t], row1 - row);
 }
 
+/* n known to the compiler keeps the sums in registers. */
+INLINE void panel_store(float *y, size_t y_stride, const struct matrix *m, const uint8_t *x,
+                        size_t x_stride, int n, int row, int row0, int row1, bool whole)
+{
+    __m256 one[1], two[2], many[AVX2_TOKENS], *acc = many;
+
+    if (n == 1)
+        panel(acc = one, m, x, x_stride, 1, row, whole);
+    else if (n == 2)
+        panel(acc = two, m, x, x_stride, 2, row, whole);
+    else
+        panel(acc, m, x, x_stride, n, row, whole);
+    for (int t = 0; t < n; t++)
+        store8(y + (size_t)t * y_stride, acc[t], row, row0, row1);
+}
+
+/* See avx2_quant.c. */
 INLINE void panels(float *y, size_t y_stride, const struct matrix *m, const uint8_t *x,
                    size_t x_stride, int n, int row0, int row1)
 {
-    for (int row = row0; row < row1; row += AVX2_ROWS) {
-        if (n == 1)
-            panel(y, y_stride, m, x, x_stride, 1, row, row1);
-        else if (n == 2)
-            panel(y, y_stride, m, x, x_stride, 2, row, row1);
-        else
-            panel(y, y_stride, m, x, x_stride, n, row, row1);
+    bool whole = m->rows >= AVX2_ROWS;
+
+    for (int row = row0; row < row1; row += whole ? AVX2_ROWS : 1) {
+        int first = whole && row > m->rows - AVX2_ROWS ? m->rows - AVX2_ROWS : row;
+
+        panel_store(y, y_stride, m, x, x_stride, n, first, row, whole ? row1 : row + 1, whole);
     }
 }
 

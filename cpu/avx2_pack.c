@@ -3,13 +3,13 @@
 
 #include <assert.h>
 
-/* Columns 0 2 4 6 1 3 5 7 of every eight. */
+/* The sixteen even bytes, then the odd ones. */
 INLINE __m256i even_first(__m256i q)
 {
-    const __m256i order = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,
-                                           0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    const __m256i order = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15,
+                                           0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
 
-    return _mm256_shuffle_epi8(q, order);
+    return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(q, order), 0xd8);
 }
 
 /* Sum of the dwords of q's eight 16-bit pairs: low halves and high halves apart. */
@@ -41,30 +41,41 @@ INLINE float largest(const __m256 v[4])
     return _mm_cvtss_f32(_mm_castsi128_ps(h));
 }
 
+/* 32 columns into half h of a. */
+INLINE void pack_group(struct act8 *a, int h, const float *x)
+{
+    __m256 v[4], inverse;
+    __m256i q[4], words[2], bytes;
+    float max;
+
+    for (int i = 0; i < 4; i++)
+        v[i] = _mm256_loadu_ps(x + 8 * i);
+    max = largest(v);
+    a->scale[h] = max < ACT8_TINY ? 0 : max / 127;
+    inverse = _mm256_set1_ps(max < ACT8_TINY ? 0 : 127 / max);
+    for (int i = 0; i < 4; i++)
+        q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    words[0] = _mm256_packs_epi32(q[0], q[1]);
+    words[1] = _mm256_packs_epi32(q[2], q[3]);
+    bytes = _mm256_packs_epi16(words[0], words[1]);
+    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    bytes = even_first(bytes);
+    _mm_storeu_si128((__m128i *)(void *)a->even[h], _mm256_castsi256_si128(bytes));
+    _mm_storeu_si128((__m128i *)(void *)a->odd[h], _mm256_extracti128_si256(bytes, 1));
+    sums(a->sum[h], bytes);
+}
+
 void avx2_pack_act8(uint8_t *to, const float *x, int cols)
 {
     struct act8 *a = (struct act8 *)(void *)to;
 
     assert(cols % 32 == 0);
-    for (int c = 0; c < cols; c += 32, a++, x += 32) {
-        __m256 v[4], inverse;
-        __m256i q[4], words[2], bytes;
-        float max;
-
-        for (int i = 0; i < 4; i++)
-            v[i] = _mm256_loadu_ps(x + 8 * i);
-        max = largest(v);
-        a->scale = max < ACT8_TINY ? 0 : max / 127;
-        inverse = _mm256_set1_ps(max < ACT8_TINY ? 0 : 127 / max);
-        for (int i = 0; i < 4; i++)
-            q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
-        words[0] = _mm256_packs_epi32(q[0], q[1]);
-        words[1] = _mm256_packs_epi32(q[2], q[3]);
-        bytes = _mm256_packs_epi16(words[0], words[1]);
-        bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        bytes = even_first(bytes);
-        _mm256_storeu_si256((__m256i *)(void *)a->q, bytes);
-        sums(a->sum, bytes);
+    for (int c = 0; c < cols; c += 64, a++) {
+        if (c + 32 == cols)
+            memset(a, 0, sizeof(*a));
+        pack_group(a, 0, x + c);
+        if (c + 32 < cols)
+            pack_group(a, 1, x + c + 32);
     }
 }
 

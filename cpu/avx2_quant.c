@@ -8,15 +8,19 @@
  *
  * Not here: more than eight rows at once (measured slower, see NOTES.md). */
 #include "cpu/avx2.h"
+#include "cpu/avx2_scales.h"
 
 #include <assert.h>
 
-enum { SCALES = 32 };           /* scale columns expanded at a time */
+enum {
+    SCALES = 32,                /* scale columns expanded at a time: an even number */
+    QUAD_TOKENS = 2,            /* up to so many, quads() beats eights() */
+};
 
 /* Scales and zero points of eight rows, a few scale columns at a time. */
 struct scales8 {
-    float scale[SCALES][8];
-    int32_t minus_zero[SCALES][8];      /* -zero point, in both halves of the lane */
+    float scale[SCALES + 1][8];
+    int32_t minus_zero[SCALES + 1][8];  /* -zero point, in both halves of the lane */
 };
 
 INLINE __m256i both_halves(int v)
@@ -24,126 +28,52 @@ INLINE __m256i both_halves(int v)
     return _mm256_set1_epi16((short)v);
 }
 
-/* E8M0 to half of 2^(b - 127), the two smallest denormal. */
-INLINE __m256 e8m0_half(__m128i eight_bytes)
-{
-    __m256i b = _mm256_cvtepu8_epi32(eight_bytes);
-    __m256i normal = _mm256_sub_epi32(_mm256_slli_epi32(b, 23), _mm256_set1_epi32(1 << 23));
-    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21),
-                                     _mm256_min_epi32(b, _mm256_set1_epi32(1)));
+/* What a panel works on: eight rows, or one row eight times. */
+struct panel {
+    struct rows8 weight, scale;
+    int row;
+    bool whole;
+    size_t columns, groups;     /* scale columns; groups of 32 in each */
+};
 
-    return _mm256_castsi256_ps(_mm256_max_epi32(normal, tiny));
-}
-
-/* Eight columns of BF16 scales, of eight rows. */
-INLINE void expand8_bf16(float out[8][8], const struct rows8 *r, size_t at)
-{
-    __m256i t[4], a[4], v[4];
-
-    rows8_load(t, r, at);
-    /* 16-bit transpose of 4 x 8 in each half: pairs of rows, then dwords. */
-    a[0] = _mm256_unpacklo_epi16(t[0], t[1]);
-    a[1] = _mm256_unpackhi_epi16(t[0], t[1]);
-    a[2] = _mm256_unpacklo_epi16(t[2], t[3]);
-    a[3] = _mm256_unpackhi_epi16(t[2], t[3]);
-    v[0] = _mm256_unpacklo_epi32(a[0], a[2]);
-    v[1] = _mm256_unpackhi_epi32(a[0], a[2]);
-    v[2] = _mm256_unpacklo_epi32(a[1], a[3]);
-    v[3] = _mm256_unpackhi_epi32(a[1], a[3]);
-    for (int i = 0; i < 4; i++) {
-        __m256i zero = _mm256_setzero_si256();
-        __m256i even = _mm256_unpacklo_epi16(zero, v[i]), odd = _mm256_unpackhi_epi16(zero, v[i]);
-
-        _mm256_storeu_ps(out[2 * i], _mm256_castsi256_ps(even));
-        _mm256_storeu_ps(out[2 * i + 1], _mm256_castsi256_ps(odd));
-    }
-}
-
-/* Eight columns of E8M0 scales, of eight rows. */
-INLINE void expand8_e8m0(float out[8][8], const struct rows8 *r, size_t at)
-{
-    __m128i t[8], a[4], b[4], c[4];
-
-    for (int i = 0; i < 8; i++)
-        t[i] = _mm_loadl_epi64((const __m128i *)(const void *)(r->at[i] + at));
-    for (int i = 0; i < 4; i++)
-        a[i] = _mm_unpacklo_epi8(t[2 * i], t[2 * i + 1]);
-    for (int i = 0; i < 2; i++) {
-        b[2 * i] = _mm_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
-    }
-    c[0] = _mm_unpacklo_epi32(b[0], b[2]);
-    c[1] = _mm_unpackhi_epi32(b[0], b[2]);
-    c[2] = _mm_unpacklo_epi32(b[1], b[3]);
-    c[3] = _mm_unpackhi_epi32(b[1], b[3]);
-    for (int i = 0; i < 4; i++) {
-        _mm256_storeu_ps(out[2 * i], e8m0_half(c[i]));
-        _mm256_storeu_ps(out[2 * i + 1], e8m0_half(_mm_srli_si128(c[i], 8)));
-    }
-}
-
-/* One column. */
-INLINE void expand1(float out[8], const struct rows8 *r, size_t col, enum wformat format)
-{
-    for (int i = 0; i < 8; i++) {
-        if (format == W_MXFP4) {
-            _mm_store_ss(out + i, _mm256_castps256_ps128(
-                             e8m0_half(_mm_cvtsi32_si128(r->at[i][col]))));
-        } else {
-            bf16 s;
-
-            memcpy(&s, r->at[i] + 2 * col, sizeof(s));
-            out[i] = bf16_to_f32(s);
-        }
-    }
-}
-
-/* Zero points of column col: packed along the rows, 32 / bits to a word. */
-INLINE void expand_zero(int32_t out[8], const struct matrix *m, int row, int row1, size_t col,
-                        int bits)
+INLINE struct panel panel_at(const struct matrix *m, int row, bool whole, enum wformat format)
 {
     size_t columns = (size_t)(m->cols / m->group);
-    int per_word = 32 / bits;
+    size_t row_bytes = (size_t)m->cols / (format == W_INT8 ? 1 : 2);
+    struct panel p = { rows8_at(m->weight, row_bytes, row, whole),
+                       rows8_at(m->scale, columns * (format == W_MXFP4 ? 1 : 2), row, whole),
+                       row, whole, columns, (size_t)m->group / 32 };
 
-    for (int i = 0; i < 8; i++) {
-        int r = row + i < row1 ? row + i : row1 - 1;
-        uint32_t word, z;
-
-        memcpy(&word, (const uint8_t *)m->zero + ((size_t)(r / per_word) * columns + col) * 4, 4);
-        z = word >> (r % per_word * bits) & ((1u << bits) - 1);
-        if (bits == 8)
-            z -= 128;
-        out[i] = (int32_t)((-z & 0xffff) * 0x10001u);
-    }
+    return p;
 }
 
-INLINE void expand(struct scales8 *s, const struct matrix *m, const struct rows8 *r, int row,
-                   int row1, size_t from, size_t to, enum wformat format, bool zero)
+INLINE void expand(struct scales8 *s, const struct matrix *m, const struct panel *p, size_t from,
+                   size_t to, enum wformat format, bool zero)
 {
-    size_t c = from;
+    scales_expand(s->scale[0], 8, &p->scale, from, to, format, true);
+    if (zero)
+        /* The sign trick reads int8 weights as they are, not as q + 128. */
+        zeros_expand(s->minus_zero[0], 8, m, p->row, p->whole, from, to,
+                     format == W_INT8 ? 128 : 0);
+}
 
-    for (; c + 8 <= to; c += 8) {
-        if (format == W_MXFP4)
-            expand8_e8m0(s->scale + (c - from), r, c);
-        else
-            expand8_bf16(s->scale + (c - from), r, 2 * c);
-    }
-    for (; c < to; c++)
-        expand1(s->scale[c - from], r, c, format);
-    for (c = from; zero && c < to; c++)
-        expand_zero(s->minus_zero[c - from], m, row, row1, c, format == W_INT4 ? 4 : 8);
+/* The low nibble of each byte as an unsigned weight. */
+INLINE __m256i low_nibbles(__m256i v, enum wformat format)
+{
+    const __m256i e2m1 = _mm256_setr_epi8(
+        12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
+        12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+
+    v = _mm256_and_si256(v, _mm256_set1_epi8(15));
+    return format == W_MXFP4 ? _mm256_shuffle_epi8(e2m1, v) : v;
 }
 
 /* w[2i] and w[2i+1]: columns 8i + 0 2 4 6 and 8i + 1 3 5 7 of eight rows. */
 INLINE void decode(__m256i w[8], const struct rows8 *r, size_t group, enum wformat format)
 {
-    const __m256i low = _mm256_set1_epi8(15);
     const __m256i even_first = _mm256_setr_epi8(
         0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,
         0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-    const __m256i e2m1 = _mm256_setr_epi8(
-        12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
-        12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     __m256i t[4], v[4];
 
     if (format == W_INT8) {
@@ -159,34 +89,26 @@ INLINE void decode(__m256i w[8], const struct rows8 *r, size_t group, enum wform
     rows8_load(t, r, group * 16);
     transpose8(v, t);
     for (int i = 0; i < 4; i++) {
-        w[2 * i] = _mm256_and_si256(v[i], low);
-        w[2 * i + 1] = _mm256_and_si256(_mm256_srli_epi16(v[i], 4), low);
-        if (format == W_MXFP4) {
-            w[2 * i] = _mm256_shuffle_epi8(e2m1, w[2 * i]);
-            w[2 * i + 1] = _mm256_shuffle_epi8(e2m1, w[2 * i + 1]);
-        }
+        w[2 * i] = low_nibbles(v[i], format);
+        w[2 * i + 1] = low_nibbles(_mm256_srli_epi16(v[i], 4), format);
     }
 }
 
-/* One group of one token: 32 columns of eight rows. */
-INLINE __m256i dot(const __m256i w[8], const struct act8 *x, __m256i minus_zero,
+/* Group h of x with 32 columns of eight rows. */
+INLINE __m256i dot(const __m256i w[8], const struct act8 *x, int h, __m256i minus_zero,
                    enum wformat format, bool zero)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sum = _mm256_setzero_si256(), zeros;
-    int32_t dword;
+    __m256i sum = _mm256_setzero_si256(), zeros = _mm256_set1_epi32(load_i32(x->sum[h]));
 
-    memcpy(&dword, x->sum, sizeof(dword));
-    zeros = _mm256_set1_epi32(dword);
     if (format != W_INT8)
         sum = _mm256_mullo_epi16(zeros, minus_zero);
     else if (zero)
         sum = _mm256_madd_epi16(zeros, minus_zero);
     for (int i = 0; i < 8; i++) {
-        __m256i v;
+        const int8_t *four = (i % 2 ? x->odd[h] : x->even[h]) + i / 2 * 4;
+        __m256i v = _mm256_set1_epi32(load_i32(four));
 
-        memcpy(&dword, x->q + 4 * i, sizeof(dword));
-        v = _mm256_set1_epi32(dword);
         if (format == W_INT8) {
             v = _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(v, w[i]));
             sum = _mm256_add_epi32(sum, _mm256_madd_epi16(v, ones));
@@ -197,65 +119,211 @@ INLINE __m256i dot(const __m256i w[8], const struct act8 *x, __m256i minus_zero,
     return format == W_INT8 ? sum : _mm256_madd_epi16(sum, ones);
 }
 
-/* Eight rows (the first `rows` of them wanted) times n tokens. */
-INLINE void panel(float *y, size_t y_stride, const struct matrix *m, const uint8_t *x,
-                  size_t x_stride, int n, int row, int row1, enum wformat format, bool zero)
+/* acc + d * scale * x_scale.  The scales first: their product overflows only where one
+ * weight times one activation does. */
+INLINE __m256 add_scaled(__m256 acc, __m256i d, __m256 scale, __m256 x_scale)
 {
-    size_t columns = (size_t)(m->cols / m->group), groups = (size_t)m->group / 32;
-    size_t step = format == W_INT8 ? 32 : 16, scale_size = format == W_MXFP4 ? 1 : 2;
-    struct rows8 w = rows8_at(m->weight, step * (size_t)m->cols / 32, row, row1);
-    struct rows8 s = rows8_at(m->scale, columns * scale_size, row, row1);
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(d), _mm256_mul_ps(x_scale, scale), acc);
+}
+
+INLINE __m256i load_si256(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+/* A panel times n tokens, eight rows to a vector.  Even and odd groups have sums of their
+ * own: that is the order of quads(). */
+INLINE void eights(__m256 (*acc)[2], const struct matrix *m, const struct panel *p,
+                   const uint8_t *x, size_t x_stride, int n, enum wformat format, bool zero)
+{
+    size_t step = format == W_INT8 ? 32 : 16, g = 0;
     __m256i minus_zero = both_halves(format == W_MXFP4 ? -12 : -8);
-    __m256 acc[AVX2_TOKENS];
     struct scales8 table;
-    size_t g = 0;
 
-    for (int t = 0; t < n; t++)
-        acc[t] = _mm256_setzero_ps();
-    for (size_t from = 0; from < columns; from += SCALES) {
-        size_t to = from + SCALES < columns ? from + SCALES : columns;
+    for (size_t from = 0; from < p->columns; from += SCALES) {
+        size_t to = from + SCALES < p->columns ? from + SCALES : p->columns;
 
-        expand(&table, m, &s, row, row1, from, to, format, zero);
+        expand(&table, m, p, from, to, format, zero);
         for (size_t c = 0; c < to - from; c++) {
             __m256 scale = _mm256_loadu_ps(table.scale[c]);
 
             if (zero)
-                minus_zero = _mm256_loadu_si256((const __m256i *)(const void *)
-                                                table.minus_zero[c]);
-            for (size_t end = g + groups; g < end; g++) {
+                minus_zero = load_si256(table.minus_zero[c]);
+            for (size_t end = g + p->groups; g < end; g++) {
+                const uint8_t *token = x + g / 2 * sizeof(struct act8);
+                int h = g % 2;
                 __m256i b[8];
 
                 if (g * step % 64 == 0)
-                    rows8_prefetch(&w, g * step);
-                decode(b, &w, g, format);
-                for (int t = 0; t < n; t++) {
-                    const struct act8 *a = (const struct act8 *)(const void *)
-                                           (x + (size_t)t * x_stride) + g;
-                    __m256 d = _mm256_cvtepi32_ps(dot(b, a, minus_zero, format, zero));
+                    rows8_prefetch(&p->weight, g * step);
+                decode(b, &p->weight, g, format);
+                for (int t = 0; t < n; t++, token += x_stride) {
+                    const struct act8 *a = (const struct act8 *)(const void *)token;
 
-                    /* The scales first: their product overflows only where one weight
-                     * times one activation does. */
-                    acc[t] = _mm256_fmadd_ps(d, _mm256_mul_ps(_mm256_set1_ps(a->scale), scale),
-                                             acc[t]);
+                    acc[t][h] = add_scaled(acc[t][h], dot(b, a, h, minus_zero, format, zero),
+                                           scale, _mm256_set1_ps(a->scale[h]));
                 }
             }
         }
     }
     for (int t = 0; t < n; t++)
-        store8(y + (size_t)t * y_stride + row, acc[t], row1 - row);
+        acc[t][0] = _mm256_add_ps(acc[t][0], acc[t][1]);
+}
+
+/* Two groups of x with 64 columns of four rows: rows 0 to 3 for the first group in the low
+ * half, for the second in the high half. */
+INLINE __m256i dot4(const __m256i low[4], const __m256i high[4], const struct act8 *x,
+                    __m256i minus_zero, enum wformat format)
+{
+    const __m256i to_halves = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i even = load_si256(x->even), odd = load_si256(x->odd), s[4], sum, zeros;
+
+    for (int i = 0; i < 4; i++)
+        s[i] = _mm256_add_epi16(_mm256_maddubs_epi16(low[i], even),
+                                _mm256_maddubs_epi16(high[i], odd));
+    s[0] = _mm256_add_epi16(_mm256_unpacklo_epi32(s[0], s[1]), _mm256_unpackhi_epi32(s[0], s[1]));
+    s[2] = _mm256_add_epi16(_mm256_unpacklo_epi32(s[2], s[3]), _mm256_unpackhi_epi32(s[2], s[3]));
+    if (format == W_MXFP4) {    /* 24 * 127 * 16 would not fit */
+        s[0] = _mm256_madd_epi16(s[0], ones);
+        s[2] = _mm256_madd_epi16(s[2], ones);
+        sum = _mm256_add_epi32(_mm256_unpacklo_epi64(s[0], s[2]),
+                               _mm256_unpackhi_epi64(s[0], s[2]));
+    } else {
+        sum = _mm256_add_epi16(_mm256_unpacklo_epi64(s[0], s[2]),
+                               _mm256_unpackhi_epi64(s[0], s[2]));
+        sum = _mm256_madd_epi16(sum, ones);
+    }
+    zeros = _mm256_castpd_si256(_mm256_broadcast_sd((const double *)(const void *)x->sum));
+    zeros = _mm256_castps_si256(_mm256_permutevar_ps(_mm256_castsi256_ps(zeros), to_halves));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(zeros, minus_zero));
+}
+
+/* Both groups' scales of x, each in its half. */
+INLINE __m256 scale_halves(const struct act8 *x)
+{
+    const __m256i to_halves = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    __m256d both = _mm256_broadcast_sd((const double *)(const void *)x->scale);
+
+    return _mm256_permutevar_ps(_mm256_castpd_ps(both), to_halves);
+}
+
+/* Of eight lanes of two scale columns: rows 4q to 4q + 3, a column to a half. */
+INLINE __m256i quad_of(__m256i first, __m256i second, int q)
+{
+    return q ? _mm256_permute2x128_si256(first, second, 0x31)
+             : _mm256_permute2x128_si256(first, second, 0x20);
+}
+
+/* The 32 bytes at `at` of row i, or where only one group of 32 columns is left, 16. */
+INLINE __m256i row_load(const struct rows8 *r, size_t i, size_t at, bool both)
+{
+    const uint8_t *p = r->at + i * r->stride + at;
+
+    if (both)
+        return load_si256(p);
+    return _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+/* 64 columns of a panel, the first of which is 64 * pair. */
+INLINE void quads_step(__m256 (*acc)[2], const struct panel *p, size_t pair, const uint8_t *x,
+                       size_t x_stride, int n, enum wformat format, const __m256i scale[2],
+                       const __m256i minus_zero[2], bool both)
+{
+    for (int q = 0; q < 2; q++) {
+        const uint8_t *token = x + pair * sizeof(struct act8);
+        __m256 by = _mm256_castsi256_ps(quad_of(scale[0], scale[1], q));
+        __m256i zeros = quad_of(minus_zero[0], minus_zero[1], q), low[4], high[4];
+
+        for (size_t i = 0; i < 4; i++) {
+            __m256i v = row_load(&p->weight, 4 * (size_t)q + i, pair * 32, both);
+
+            low[i] = low_nibbles(v, format);
+            high[i] = low_nibbles(_mm256_srli_epi16(v, 4), format);
+        }
+        for (int t = 0; t < n; t++, token += x_stride) {
+            const struct act8 *a = (const struct act8 *)(const void *)token;
+
+            acc[t][q] = add_scaled(acc[t][q], dot4(low, high, a, zeros, format), by,
+                                   scale_halves(a));
+        }
+    }
+}
+
+/* A panel times a few tokens, four-bit formats: no transpose, but sums across lanes. */
+INLINE void quads(__m256 (*acc)[2], const struct matrix *m, const struct panel *p,
+                  const uint8_t *x, size_t x_stride, int n, enum wformat format, bool zero)
+{
+    __m256i minus_zero[2], scale[2];
+    size_t g = 0, groups = (size_t)m->cols / 32;
+    struct scales8 table;
+
+    minus_zero[0] = minus_zero[1] = both_halves(format == W_MXFP4 ? -12 : -8);
+    for (size_t from = 0; from < p->columns; from += SCALES) {
+        size_t to = from + SCALES < p->columns ? from + SCALES : p->columns;
+        size_t end = to * p->groups, column = 0;
+
+        expand(&table, m, p, from, to, format, zero);
+        memset(table.scale[to - from], 0, sizeof(table.scale[0]));
+        for (; g < end; g += 2) {
+            bool both = g + 1 < groups;
+            size_t next = column + (p->groups == 1 || (g + 1) % p->groups == 0);
+
+            scale[0] = load_si256(table.scale[column]);
+            scale[1] = load_si256(table.scale[next]);
+            if (zero) {
+                minus_zero[0] = load_si256(table.minus_zero[column]);
+                minus_zero[1] = load_si256(table.minus_zero[next]);
+            }
+            if (g % 4 == 0)
+                rows8_prefetch(&p->weight, g * 16);
+            if (both)
+                quads_step(acc, p, g / 2, x, x_stride, n, format, scale, minus_zero, true);
+            else
+                quads_step(acc, p, g / 2, x, x_stride, n, format, scale, minus_zero, false);
+            column = next + (p->groups == 1 || (g + 2) % p->groups == 0);
+        }
+    }
+    for (int t = 0; t < n; t++) {
+        __m256 low = _mm256_permute2f128_ps(acc[t][0], acc[t][1], 0x20);
+        __m256 high = _mm256_permute2f128_ps(acc[t][0], acc[t][1], 0x31);
+
+        acc[t][0] = _mm256_add_ps(low, high);
+    }
 }
 
 /* n known to the compiler keeps the sums in registers. */
+INLINE void panel_mul(__m256 (*acc)[2], const struct matrix *m, const struct panel *p,
+                      const uint8_t *x, size_t x_stride, int n, enum wformat format, bool zero)
+{
+    for (int t = 0; t < n; t++)
+        acc[t][0] = acc[t][1] = _mm256_setzero_ps();
+    if (n <= QUAD_TOKENS && format != W_INT8)
+        quads(acc, m, p, x, x_stride, n, format, zero);
+    else
+        eights(acc, m, p, x, x_stride, n, format, zero);
+}
+
+/* The last eight rows of a matrix may be some that the panel before them had, or that
+ * nobody asked for: eight at a time all the same. */
 INLINE void panels(float *y, size_t y_stride, const struct matrix *m, const uint8_t *x,
                    size_t x_stride, int n, int row0, int row1, enum wformat format, bool zero)
 {
-    for (int row = row0; row < row1; row += AVX2_ROWS) {
+    bool whole = m->rows >= AVX2_ROWS;
+
+    for (int row = row0; row < row1; row += whole ? AVX2_ROWS : 1) {
+        int first = whole && row > m->rows - AVX2_ROWS ? m->rows - AVX2_ROWS : row;
+        struct panel p = panel_at(m, first, whole, format);
+        __m256 one[1][2], two[2][2], many[AVX2_TOKENS][2], (*acc)[2] = many;
+
         if (n == 1)
-            panel(y, y_stride, m, x, x_stride, 1, row, row1, format, zero);
+            panel_mul(acc = one, m, &p, x, x_stride, 1, format, zero);
         else if (n == 2)
-            panel(y, y_stride, m, x, x_stride, 2, row, row1, format, zero);
+            panel_mul(acc = two, m, &p, x, x_stride, 2, format, zero);
         else
-            panel(y, y_stride, m, x, x_stride, n, row, row1, format, zero);
+            panel_mul(acc, m, &p, x, x_stride, n, format, zero);
+        for (int t = 0; t < n; t++)
+            store8(y + (size_t)t * y_stride, acc[t][0], first, row, whole ? row1 : row + 1);
     }
 }
 

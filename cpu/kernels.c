@@ -30,7 +30,7 @@ size_t cpu_act_f32_bytes(int cols)
 
 size_t cpu_act8_bytes(int cols)
 {
-    return align_up((size_t)cols / 32 * sizeof(struct act8), ACT_ALIGN);
+    return align_up(((size_t)cols + 63) / 64 * sizeof(struct act8), ACT_ALIGN);
 }
 
 size_t cpu_act16_bytes(int cols)

@@ -175,7 +175,7 @@ static double distance(const struct attend_case *c, int i)
         if (isnan(acc[d]))
             worst = INFINITY;
     }
-    return worst / (2e-6 + 0x1p-22 * largest);
+    return worst / (3e-6 + 0x1p-22 * largest);
 }
 
 static void check_type(const struct checkasm *k, enum kv_type type)
