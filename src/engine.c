@@ -80,6 +80,7 @@ static int place(struct engine *g, struct options *o, struct err *e)
 {
     struct cpu_config cc = cpu_needs(g);
     struct placement *p = &g->placement;
+    struct memory memory = memory_find("");
     struct needs needs;
     struct budget b;
     int rc = needs_of(&needs, g->model, e);
@@ -89,7 +90,7 @@ static int place(struct engine *g, struct options *o, struct err *e)
     if (o->context > g->model->shape.max_positions)
         return fail(e, -ENOTSUP, "-c %d: the model has positions for %d tokens", o->context,
                     g->model->shape.max_positions);
-    budget_fill(&b, o, memory_available(), memory_total(), 0);
+    budget_fill(&b, o, memory.free_bytes, memory.total_bytes, 0);
     b.batch = BATCH;
     g->kv_type = b.kv_type;
     needs.scratch_bytes = cpu_scratch_bytes(&cc);

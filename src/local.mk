@@ -35,6 +35,7 @@ src_libengine_a_SOURCES += src/reply.h src/reply.c
 src_libengine_a_SOURCES += src/directory.h src/directory.c src/answer.h src/answer.c src/literal.h src/literal.c
 src_libengine_a_SOURCES += src/placement.h src/placement.c
 src_libengine_a_SOURCES += src/trace.h src/trace.c
+src_libengine_a_SOURCES += src/kernel_file.h src/kernel_file.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c src/commands.h

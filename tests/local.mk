@@ -218,3 +218,8 @@ check_PROGRAMS += tests/t_placement
 TESTS          += tests/t_placement
 tests_t_placement_SOURCES = tests/t_placement.c tests/tap.h tests/files.h
 tests_t_placement_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_memory
+TESTS          += tests/t_memory
+tests_t_memory_SOURCES = tests/t_memory.c tests/tap.h
+tests_t_memory_LDADD   = $(ENGINE_LIBS)
