@@ -164,7 +164,8 @@ static int set_isa(const char **field, const char *from, const char *value, stru
     enum cpu_isa isa = cpu_isa_named(value);
 
     if (strcmp(value, "auto") && isa == CPU_ISA_COUNT)
-        return fail(e, -EINVAL, "%s: no instruction set is called %s (see --isa help)", from, value);
+        return fail(e, -EINVAL, "%s: no instruction set is called %s (see --isa help)", from,
+                    value);
     if (isa != CPU_ISA_COUNT && !cpu_kernels(isa))
         return fail(e, -ENOTSUP, "%s: this machine cannot run %s (see --isa help)", from, value);
     *field = value;

@@ -29,6 +29,25 @@ check 'the environment is read in one file' \
 check 'no #if inside a function' \
     "$(awk 'FNR == 1 { in_fn = 0 } /^{/ { in_fn = 1 } /^}/ { in_fn = 0 }
             in_fn && /^ *# *if/ { print FILENAME ":" FNR }' $code)"
+check 'structs have no typedef' "$(grep -nE '^ *typedef +(struct|union|enum)' $code)"
+# A signal handler is given nothing but a global to write to: src/cmd_run.c has one.
+check 'no global variables but static const tables' \
+    "$(grep -nE '^(static |_Thread_local |extern )*[a-z][a-z0-9_ ]*[ *][a-z0-9_]+(\[[^]]*\])*( =.*|;)$' \
+           $(find src cpu cuda storage -name '*.[ch]' -o -name '*.cu') |
+       grep -vE ':(typedef|return|struct|enum|union) |\bconst\b|src/cmd_run.c:[0-9]+:.* interrupted;')"
+check 'nothing is promised' \
+    "$(grep -nwE 'TODO|FIXME|XXX|HACK|stub|placeholder' $code |
+       grep -v '^tests/t_style.sh')"
+check 'every test is in tests/local.mk' \
+    "$(for t in tests/t_*.c tests/t_*.sh tests/fuzz/*.c; do
+           grep -qF "$(basename "$t")" tests/local.mk || echo "$t"
+       done)"
+check 'every fuzz target has a corpus' \
+    "$(for t in $(grep -l LLVMFuzzerTestOneInput tests/fuzz/*.c | grep -v replay.c); do
+           corpus=tests/fuzz/corpus/$(basename "$t" .c)
+           [ -n "$(ls "$corpus" 2>/dev/null)" ] || echo "$corpus"
+       done)"
+check 'comments are not banners' "$(grep -nE '^ *(/\*|//|#) ?[-=*#]{5,}' $code)"
 # The headers of one instruction set hold inline functions that need its flags.
 avx='-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16'
 check 'headers guarded and self-contained' \
