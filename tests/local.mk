@@ -6,6 +6,10 @@ SH_LOG_DRIVER = $(LOG_DRIVER)
 check_PROGRAMS += tests/t_base
 TESTS          += tests/t_base tests/t_man.sh tests/t_style.sh
 dist_check_SCRIPTS += tests/t_man.sh tests/t_style.sh
+EXTRA_DIST         += tests/tally tests/cut_nano.py tests/data
+
+TESTS              += tests/t_cli.sh
+dist_check_SCRIPTS += tests/t_cli.sh
 
 tests_t_base_SOURCES = tests/t_base.c tests/tap.h
 tests_t_base_LDADD   = src/libengine.a
