@@ -44,14 +44,15 @@ void expert_bind(struct expert *x, const struct expert_source *s, const uint8_t 
     }
 }
 
-static bool scale_is_finite(const struct matrix *m, size_t i)
+/* No quantizer writes a scale of zero: it is where a download has not arrived. */
+static bool scale_is_sound(const struct matrix *m, size_t i)
 {
     bf16 s;
 
     if (m->format == W_MXFP4)
         return ((const uint8_t *)m->scale)[i] != 0xff;
     memcpy(&s, (const uint8_t *)m->scale + i * sizeof(s), sizeof(s));
-    return (s & 0x7f80) != 0x7f80;
+    return (s & 0x7f80) != 0x7f80 && (s & 0x7fff);
 }
 
 int expert_check_scales(const struct expert *x, struct err *e)
@@ -63,9 +64,9 @@ int expert_check_scales(const struct expert *x, struct err *e)
         size_t n = m[i]->scale ? (size_t)m[i]->rows * (size_t)(m[i]->cols / m[i]->group) : 0;
 
         for (size_t g = 0; g < n; g++)
-            if (!scale_is_finite(m[i], g))
+            if (!scale_is_sound(m[i], g))
                 return fail(e, -EBADMSG, "layer %d, expert %d: %s.weight_scale: group %zu of %zu "
-                            "is not a finite number", x->layer, x->id, names[i], g, n);
+                            "is zero or not a finite number", x->layer, x->id, names[i], g, n);
     }
     return 0;
 }

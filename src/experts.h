@@ -37,7 +37,7 @@ struct tier_counts {
 };
 
 /* Blocks for as long as the bytes take, where all experts are read.  -EBADMSG names layer,
- * expert and tensor where a scale is not finite. */
+ * expert and tensor where a scale is zero or not finite. */
 int  experts_open(struct experts **out, const struct experts_config *c, struct err *e);
 
 /* -ETIMEDOUT: the drive still holds slots, and everything behind them is leaked. */

@@ -2,6 +2,7 @@
 #define LAGUNA_GOLDEN_H
 
 #include "storage/safetensors.h"
+#include "tests/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,14 +13,6 @@ struct golden {
     char *bytes;
     struct tensor_table table;
 };
-
-/* The directory of the sources: tests run in the build tree. */
-static inline const char *source_dir(void)
-{
-    const char *dir = getenv("srcdir");
-
-    return dir ? dir : ".";
-}
 
 /* Exits where the file is missing or broken: nothing could be tested without it. */
 static inline void golden_open(struct golden *g, const char *file)

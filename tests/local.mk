@@ -152,7 +152,7 @@ tests_t_literal_LDADD   = $(ENGINE_LIBS)
 
 check_PROGRAMS += tests/t_forward
 TESTS          += tests/t_forward
-tests_t_forward_SOURCES = tests/t_forward.c tests/golden.h tests/tap.h
+tests_t_forward_SOURCES = tests/t_forward.c tests/golden.h tests/files.h tests/tap.h
 tests_t_forward_LDADD   = $(ENGINE_LIBS)
 
 STORAGE_TESTS = \
@@ -227,3 +227,8 @@ check_PROGRAMS += tests/t_memory
 TESTS          += tests/t_memory
 tests_t_memory_SOURCES = tests/t_memory.c tests/tap.h
 tests_t_memory_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_experts
+TESTS          += tests/t_experts
+tests_t_experts_SOURCES = tests/t_experts.c tests/files.h tests/tap.h
+tests_t_experts_LDADD   = $(ENGINE_LIBS)
