@@ -104,14 +104,15 @@ static int load_experts(struct engine *g, const struct options *o, struct err *e
                                             [STREAM_PREADV] = "preadv" };
     const struct placement *p = &g->placement;
     struct experts_config c = {
-        .model = g->model, .pool = g->pool, .slot_bytes = p->slot_bytes, .depth = o->io_depth,
+        .model = g->model, .pool = g->pool, .slot_bytes = p->slot_bytes,
+        .stream = { .depth = o->io_depth },
         .slots = p->ram_slots == p->ram + p->vram && !p->nvme ? EXPERTS_ALL : placement_slots(p),
         .state_dir = o->state_dir, .log = g->log, .progress = show_progress, .arg = g->log,
     };
 
     for (int i = STREAM_AUTO; i <= STREAM_PREADV; i++)
         if (!strcmp(o->io, backends[i]))
-            c.backend = (enum stream_backend)i;
+            c.stream.backend = (enum stream_backend)i;
     return experts_open(&g->experts, &c, e);
 }
 

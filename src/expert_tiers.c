@@ -68,9 +68,10 @@ static int open_slots(struct expert_tiers *t, const struct experts_config *c, st
 {
     struct slab_config slab = { .slot_bytes = c->slot_bytes, .slots = c->slots,
                                 .node = SLAB_ANY, .log = c->log };
-    struct stream_config stream = { .backend = c->backend, .depth = c->depth, .log = c->log };
+    struct stream_config stream = c->stream;
     int rc = slab_open(&t->slab, &slab, e);
 
+    stream.log = c->log;
     if (!rc)
         rc = stream_open(&t->stream, &stream, e);
     for (int i = 0; !rc && i < slab_chunks(t->slab); i++) {

@@ -17,8 +17,7 @@ struct experts_config {
     struct pool *pool;
     int slots;                          /* in RAM, or EXPERTS_ALL */
     size_t slot_bytes;                  /* each holds any expert of the model */
-    enum stream_backend backend;
-    int depth;                          /* reads in flight; 0: the stream's choice */
+    struct stream_config stream;        /* how the drive is read; its log is filled in */
     const char *state_dir;              /* of the router's statistics, or NULL */
     struct log *log;
     /* For loading; may be NULL: called with bytes done and total, from this thread. */

@@ -232,3 +232,8 @@ check_PROGRAMS += tests/t_experts
 TESTS          += tests/t_experts
 tests_t_experts_SOURCES = tests/t_experts.c tests/files.h tests/tap.h
 tests_t_experts_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_soak
+TESTS          += tests/t_soak
+tests_t_soak_SOURCES = tests/t_soak.c tests/files.h tests/tap.h
+tests_t_soak_LDADD   = $(ENGINE_LIBS)
