@@ -12,6 +12,9 @@
 static const struct cpu_kernels *const tables[CPU_ISA_COUNT] = {
     [CPU_REF] = &cpu_table_ref,
     [CPU_AVX2] = &cpu_table_avx2,
+    [CPU_AVX512] = &cpu_table_avx512,
+    [CPU_AVX512VNNI] = &cpu_table_avx512vnni,
+    [CPU_AVX512BF16] = &cpu_table_avx512bf16,
 };
 
 size_t kv_row_bytes(enum kv_type type, int dim)
@@ -33,16 +36,11 @@ size_t cpu_act8_bytes(int cols)
     return align_up(((size_t)cols + 63) / 64 * sizeof(struct act8), ACT_ALIGN);
 }
 
-size_t cpu_act16_bytes(int cols)
-{
-    return align_up((size_t)cols / 32 * sizeof(struct act16), ACT_ALIGN);
-}
-
 enum cpu_isa cpu_isa_named(const char *name)
 {
     int isa = 0;
 
-    while (isa < CPU_ISA_COUNT && (!tables[isa] || strcmp(tables[isa]->name, name)))
+    while (isa < CPU_ISA_COUNT && strcmp(tables[isa]->name, name))
         isa++;
     return (enum cpu_isa)isa;
 }

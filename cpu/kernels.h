@@ -45,7 +45,8 @@ typedef void (*kv_store_fn)(uint8_t *row, uint16_t *scale, const float *x, int d
  * y         floats; y_stride counts floats
  * The kernel picks its own blocking by n.  A result has the same bits whatever the other
  * tokens are, however many there are, and whatever row0 and row1 are: each row and token
- * is summed in the same order.  Tables differ from each other in the last bits. */
+ * is summed in the same order.  (Only a zero may have either sign.)  Tables differ from
+ * each other in the last bits. */
 typedef void (*mul_fn)(float *y, size_t y_stride, const struct matrix *m, const uint8_t *x,
                        size_t x_stride, int n, int row0, int row1);
 

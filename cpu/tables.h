@@ -22,14 +22,6 @@ struct act8 {
 /* A group whose largest |x| is below this has zeros: its scale would be denormal. */
 #define ACT8_TINY 0x1p-119f
 
-/* One group of 32 columns under ACT_BF16.  Within every 8 columns the order is 0 4 1 5
- * 2 6 3 7, as the nibbles of the two halves of a 32-bit word are.  sum is over the
- * rounded values. */
-struct act16 {
-    bf16 x[32];
-    float sum;
-};
-
 /* kv_store does not depend on the instruction set: it is called once a token. */
 void cpu_store_q8(uint8_t *row, uint16_t *scale, const float *x, int dim, float mul);
 void cpu_store_fp8(uint8_t *row, uint16_t *scale, const float *x, int dim, float mul);
@@ -42,6 +34,5 @@ void cpu_store_f32(uint8_t *row, uint16_t *scale, const float *x, int dim, float
 
 size_t cpu_act_f32_bytes(int cols);
 size_t cpu_act8_bytes(int cols);
-size_t cpu_act16_bytes(int cols);
 
 #endif
