@@ -9,7 +9,9 @@ for name in $(env | sed -n 's/^\(LAGUNA_[A-Z_]*\)=.*/\1/p'); do unset "$name"; d
 : >"$dir/none.conf"
 LAGUNA_CONFIG=$dir/none.conf
 LAGUNA_MODEL=$src/models/nano
-export LAGUNA_CONFIG LAGUNA_MODEL
+XDG_STATE_HOME=$dir/state
+XDG_CACHE_HOME=$dir/cache
+export LAGUNA_CONFIG LAGUNA_MODEL XDG_STATE_HOME XDG_CACHE_HOME
 
 result() { # exit status, name
     n=$((n + 1))
