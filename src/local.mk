@@ -36,6 +36,9 @@ src_libengine_a_SOURCES += src/directory.h src/directory.c src/answer.h src/answ
 src_libengine_a_SOURCES += src/placement.h src/placement.c
 src_libengine_a_SOURCES += src/trace.h src/trace.c
 src_libengine_a_SOURCES += src/kernel_file.h src/kernel_file.c
+src_libengine_a_SOURCES += src/measure.h src/measure.c
+src_libengine_a_SOURCES += src/machine.h src/machine.c
+src_libengine_a_SOURCES += src/predict.h src/predict.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c src/commands.h

@@ -1,0 +1,53 @@
+#ifndef LAGUNA_MACHINE_H
+#define LAGUNA_MACHINE_H
+
+#include "cuda/gpu.h"
+#include "src/json.h"
+#include "src/model.h"
+
+struct pool;
+struct cpu_kernels;
+
+/* The figures of a machine that a plan is made from: `machine` of plan --json, and what
+ * --machine reads. */
+
+struct machine_gpu {
+    char name[64];
+    size_t vram_bytes;
+    double vram_gbps, h2d_gbps; /* 0: not measured */
+};
+
+struct machine {
+    size_t ram_bytes;           /* of the machine, or of the tightest control group */
+    double ram_read_gbps;       /* all cores together */
+    double drive_read_gbps;     /* large direct reads of the model's shards */
+    double cpu_gmacs;           /* 10^9 multiplications of 4-bit weights a second, many tokens */
+    int cores;                  /* physical ones that may be used */
+    char isa[16];
+    struct machine_gpu gpu[MAX_GPUS];
+    int gpus;
+};
+
+/* What is known without measuring: memory, cores, GPUs.  Kernels may be NULL. */
+int  machine_find(struct machine *m, const struct cpu_kernels *k, struct log *l, struct err *e);
+
+/* Add the measured figures: about a second of reading and computing.  Blocks. */
+int  machine_measure(struct machine *m, struct pool *pool, const struct cpu_kernels *k,
+                     const struct checkpoint *c, struct log *l, struct err *e);
+
+/* The figures of this machine and of the drive that holds the checkpoint, measured at an
+ * earlier time; directory NULL: there is no such place.  A damaged file is one warning.
+ * False: there are none. */
+bool machine_load(struct machine *m, const char *dir, const struct checkpoint *c, struct log *l);
+
+/* Keep them, replacing the file in one step.  A failure is one warning. */
+void machine_save(const struct machine *m, const char *dir, const struct checkpoint *c,
+                  struct log *l);
+
+/* The JSON object, which machine_read() takes.  Reading is strict: every key of it must be
+ * there, but for cpu_gmacs, and no other.  -EBADMSG. */
+void machine_write(struct text *t, const struct machine *m);
+int  machine_read(struct machine *m, const char *json, size_t n, const char *name,
+                  struct err *e);
+
+#endif

@@ -1,0 +1,28 @@
+#ifndef LAGUNA_MEASURE_H
+#define LAGUNA_MEASURE_H
+
+#include "storage/checkpoint.h"
+
+struct pool;
+struct cpu_kernels;
+
+/* How fast this machine is at the three things that a token is made of.  Each takes some
+ * tenths of a second, and blocks.  0 where there is no memory to measure with. */
+
+/* GB/s of all workers reading memory that no cache holds. */
+double measure_ram(struct pool *p);
+
+/* 10^9 multiply-adds a second of all workers: 4-bit weights times a batch of tokens. */
+double measure_products(struct pool *p, const struct cpu_kernels *k);
+
+/* What a drive was seen to do. */
+struct drive_speed {
+    double gbps;
+    bool direct;                /* the page cache was bypassed */
+};
+
+/* Large reads at random places of the shards, the way experts are read. */
+int measure_drive(struct drive_speed *out, const struct checkpoint *c, struct log *l,
+                  struct err *e);
+
+#endif

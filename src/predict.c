@@ -1,0 +1,202 @@
+/* A token costs its bytes: every tier is read once, at the speed of that tier.
+ *
+ *   on the CPU   dense / ram + max(experts / ram, missed / drive)
+ *   with a GPU   dense / vram + handoffs + max(seated / vram, max(others / ram, missed / drive))
+ *
+ * because the reads of a layer overlap the computing of what is there, and nothing else: the
+ * next layer's router needs this layer's result.  `ram` is the read loop times 0.85, which is
+ * what the kernels reach.  A prompt is bound by the processor besides: a batch reads each
+ * expert once, and multiplies it by every token that chose it. */
+#include "src/predict.h"
+#include "cpu/kv.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const double ram_efficiency = 0.85, vram_efficiency = 0.85, drive_efficiency = 0.95;
+static const double product_efficiency = 0.6;   /* of the loop over one hot matrix */
+static const double core_gmacs = 40;            /* where nobody measured: AVX2, a core */
+static const double handoff_seconds = 9.2e-6;   /* a layer, CPU and GPU */
+static const double gpu_gmacs = 20000;          /* tensor cores, half of what they promise */
+static const double guessed_vram_gbps = 400, guessed_h2d_gbps = 12;
+
+/* --- who is chosen how often -------------------------------------------------------------- */
+
+static int downwards(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+
+    return (x < y) - (x > y);
+}
+
+int skew_open(struct skew *s, const struct popularity *p, struct err *e)
+{
+    size_t n = (size_t)p->layers * (size_t)p->experts;
+    double all = 0, sum = 0;
+
+    *s = (struct skew){ malloc((n + 1) * sizeof(*s->share)), (int)n };
+    if (!s->share)
+        return fail(e, -ENOMEM, "out of memory");
+    s->share[0] = 0;
+    for (size_t i = 0; i < n; i++) {
+        s->share[i + 1] = policy_lasting(&p->layer[i / (size_t)p->experts],
+                                         (int)(i % (size_t)p->experts));
+        all += (double)s->share[i + 1];
+    }
+    if (!(all > 0)) {
+        skew_close(s);
+        return 0;
+    }
+    qsort(s->share + 1, n, sizeof(*s->share), downwards);
+    for (size_t i = 1; i <= n; i++) {
+        sum += (double)s->share[i];
+        s->share[i] = (float)(sum / all);
+    }
+    return 0;
+}
+
+void skew_close(struct skew *s)
+{
+    free(s->share);
+    *s = (struct skew){ NULL, s->experts };
+}
+
+double skew_hits(const struct skew *s, int n)
+{
+    if (n <= 0 || !s->experts)
+        return 0;
+    if (n >= s->experts)
+        return 1;
+    return s->share ? (double)s->share[n] : (double)n / s->experts;
+}
+
+/* --- bytes and products of a token --------------------------------------------------------- */
+
+/* KV that a token at this depth reads: all of it in full layers, a window in the others. */
+static double kv_read_bytes(const struct shape *s, enum kv_type type, int depth)
+{
+    double row = (double)kv_row_bytes(type, s->head_dim) + (type == KV_Q8 ? 2 : 0), rows = 0;
+
+    for (int i = 0; i < s->layers; i++)
+        rows += s->layer[i].full || depth < s->window ? depth + 1 : s->window;
+    return rows * row * 2 * s->kv_heads;
+}
+
+/* Multiplications of one token, without the head, which a prompt needs once. */
+static double token_macs(const struct shape *s, int depth)
+{
+    double hidden = s->hidden, dim = s->head_dim, macs = 0;
+
+    for (int i = 0; i < s->layers; i++) {
+        const struct layer_shape *l = &s->layer[i];
+        double keys = l->full || depth < s->window ? depth : s->window;
+
+        macs += hidden * dim * (2.0 * l->heads + 2.0 * s->kv_heads) + hidden * l->gate_rows;
+        macs += 2 * keys * dim * l->heads;
+        if (l->dense)
+            macs += 3 * hidden * s->dense_inner;
+        else
+            macs += hidden * (s->experts + 3.0 * s->shared_inner + 3.0 * s->expert_inner * s->topk);
+    }
+    return macs;
+}
+
+/* The share of a layer's experts that n tokens choose between them. */
+static double chosen_share(const struct shape *s, int n)
+{
+    return s->experts ? 1 - pow(1 - (double)s->topk / s->experts, n) : 0;
+}
+
+/* --- times --------------------------------------------------------------------------------- */
+
+struct speeds {
+    double ram, vram, drive, h2d;       /* bytes a second */
+    double macs;                        /* a second */
+};
+
+static struct speeds speeds_of(const struct machine *m, const struct placement *p,
+                               struct prediction *out)
+{
+    const struct machine_gpu *g = &m->gpu[0];
+    double gmacs = m->cpu_gmacs > 0 ? m->cpu_gmacs * product_efficiency : m->cores * core_gmacs;
+
+    out->guessed_gpu = p->gpu && !(g->vram_gbps > 0 && g->h2d_gbps > 0);
+    return (struct speeds){
+        .ram = m->ram_read_gbps * ram_efficiency * 1e9,
+        .vram = (g->vram_gbps > 0 ? g->vram_gbps : guessed_vram_gbps) * vram_efficiency * 1e9,
+        .drive = m->drive_read_gbps * drive_efficiency * 1e9,
+        .h2d = (g->h2d_gbps > 0 ? g->h2d_gbps : guessed_h2d_gbps) * 1e9,
+        .macs = (p->gpu ? gpu_gmacs : gmacs) * 1e9,
+    };
+}
+
+static double take(double amount, double speed)
+{
+    return amount > 0 ? amount / speed : 0;
+}
+
+static void predict_decode(struct prediction *out, const struct needs *n,
+                           const struct placement *p, const struct speeds *v, double kv_bytes)
+{
+    const struct shape *s = n->shape;
+    double each = n->experts ? (double)n->expert_bytes / n->experts : 0;
+    double routed = each * s->sparse_layers * s->topk;
+    double dense = (double)(n->dense_bytes - n->embed_bytes) + kv_bytes;
+    double missed = routed * (1 - out->hit_vram - out->hit_ram);
+    double seated = routed * out->hit_vram, in_ram = routed - seated;
+    double ram = take(in_ram, v->ram), drive = take(missed, v->drive);
+    double vram = take(seated, v->vram), macs = p->gpu ? 0 : token_macs(s, 0) / v->macs;
+    double base, longest;
+
+    out->bytes_per_token = (struct tier_bytes){ seated + (p->gpu ? dense : 0),
+                                                in_ram - missed + (p->gpu ? 0 : dense), missed };
+    base = p->gpu ? take(dense, v->vram) + s->sparse_layers * handoff_seconds
+                  : take(dense, v->ram);
+    longest = fmax(fmax(ram, drive), vram);
+    out->decode_tps = 1 / fmax(base + longest, macs);
+    out->bottleneck = macs > base + longest ? "processor"
+                      : drive > ram && drive > vram && drive > base ? "drive"
+                      : !p->gpu || (ram > vram && ram > base) ? "RAM" : "VRAM";
+}
+
+static void predict_prefill(struct prediction *out, const struct needs *n,
+                            const struct placement *p, const struct speeds *v, int depth)
+{
+    const struct shape *s = n->shape;
+    double dense = (double)(n->dense_bytes - n->embed_bytes);
+    double chosen = (double)n->expert_bytes * chosen_share(s, p->batch);
+    /* A batch wants nearly all experts alike: popularity does not help it. */
+    double missed = n->experts ? chosen * p->nvme / n->experts : 0;
+    double seated = n->experts ? chosen * p->vram / n->experts : 0;
+    double base = take(dense, p->gpu ? v->vram : v->ram);
+    double across = take(chosen - seated, p->gpu ? v->h2d : v->ram), drive = take(missed, v->drive);
+    double macs = token_macs(s, depth + p->batch / 2) * p->batch / v->macs;
+    double longest = fmax(across, drive);
+
+    out->prefill_tps = p->batch / fmax(base + longest, macs);
+    out->prefill_bottleneck = macs > base + longest ? (p->gpu ? "GPU" : "processor")
+                              : drive >= across ? "drive" : p->gpu ? "PCIe" : "RAM";
+}
+
+void predict(struct prediction *out, const struct needs *n, const struct placement *p,
+             enum kv_type type, const struct machine *m, const struct skew *s, int depth)
+{
+    struct speeds v;
+
+    *out = (struct prediction){ .bottleneck = "RAM" };
+    v = speeds_of(m, p, out);
+    out->hit_vram = skew_hits(s, p->vram);
+    out->hit_ram = skew_hits(s, p->vram + p->ram) - out->hit_vram;
+    if (!n->experts)
+        out->hit_ram = 1;
+    predict_decode(out, n, p, &v, kv_read_bytes(n->shape, type, depth));
+    predict_prefill(out, n, p, &v, depth);
+}
+
+void prediction_line(char *out, size_t size, const struct prediction *p, double achieved_tps)
+{
+    snprintf(out, size, "predicted %.4g tok/s (%s), achieved %.4g, %.0f %%", p->decode_tps,
+             p->bottleneck, achieved_tps, 100 * achieved_tps / p->decode_tps);
+}
