@@ -170,6 +170,7 @@ const struct cpu_kernels cpu_table_avx512 = {
     .pack = { [ACT_F32] = avx512_pack_f32 },
     .mul = { [W_BF16] = avx512_mul_bf16, [W_INT8] = mul_int8, [W_INT4] = mul_int4,
              [W_MXFP4] = mul_mxfp4 },
+    .mul_exact = avx512_mul_bf16,
     .kv_store = KV_STORE,
     .attend = { [KV_Q8] = avx512_attend_q8, [KV_FP8] = avx512_attend_fp8,
                 [KV_BF16] = avx512_attend_bf16, [KV_F32] = avx512_attend_f32 },

@@ -254,21 +254,6 @@ bool machine_load(struct machine *m, const char *dir, const struct checkpoint *c
     return true;
 }
 
-/* mkdir -p, for this user alone. */
-static int make_directory(const char *path)
-{
-    char part[4096];
-
-    if (strlen(path) >= sizeof(part))
-        return -ENAMETOOLONG;
-    strcpy(part, path);
-    for (char *s = part + 1; (s = strchr(s, '/')); *s++ = '/') {
-        *s = 0;
-        mkdir(part, 0700);
-    }
-    return mkdir(part, 0700) && errno != EEXIST ? -errno : 0;
-}
-
 static int replace_file(const char *dir, const char *name, const char *text, size_t n)
 {
     char path[4352], temporary[4400];
