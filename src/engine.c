@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 enum {
-    BATCH = 512,                /* enough tokens to read each weight once for many of them */
     TOKENIZER_LIMIT = 64 << 20,
     TEMPLATE_LIMIT = 1 << 20,
 };
@@ -72,7 +71,7 @@ static int choose_kernels(struct engine *g, const char *isa, struct err *e)
 static struct cpu_config cpu_needs(const struct engine *g)
 {
     return (struct cpu_config){ .shape = &g->model->shape, .kernels = g->kernels, .pool = g->pool,
-                                .threads = pool_threads(g->pool), .batch = BATCH };
+                                .threads = pool_threads(g->pool), .batch = ENGINE_BATCH };
 }
 
 /* The planner's word on what goes where, from what this machine has. */
@@ -91,7 +90,7 @@ static int place(struct engine *g, struct options *o, struct err *e)
         return fail(e, -ENOTSUP, "-c %d: the model has positions for %d tokens", o->context,
                     g->model->shape.max_positions);
     budget_fill(&b, o, memory.free_bytes, memory.total_bytes, 0);
-    b.batch = BATCH;
+    b.batch = ENGINE_BATCH;
     g->kv_type = b.kv_type;
     needs.scratch_bytes = cpu_scratch_bytes(&cc);
     placement_plan(p, &needs, &b);
@@ -197,6 +196,16 @@ const struct tokenizer *engine_tokenizer(const struct engine *g)
 int engine_context(const struct engine *g)
 {
     return g->placement.context;
+}
+
+const struct placement *engine_placement(const struct engine *g)
+{
+    return &g->placement;
+}
+
+const struct popularity *engine_popularity(const struct engine *g)
+{
+    return g->model->shape.sparse_layers ? experts_popularity(g->experts) : NULL;
 }
 
 void engine_begin(struct engine *g)

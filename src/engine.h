@@ -6,6 +6,9 @@
 #include "src/tokenizer.h"
 
 struct options;
+struct placement;
+
+enum { ENGINE_BATCH = 512 };    /* enough tokens to read each weight once for many of them */
 
 /* A loaded model on this machine: weights, tokenizer, worker threads.  Read-only after
  * engine_open() but for its counters.  One thread at a time. */
@@ -18,6 +21,10 @@ void engine_close(struct engine *g);
 const struct model *engine_model(const struct engine *g);
 const struct tokenizer *engine_tokenizer(const struct engine *g);
 int  engine_context(const struct engine *g);    /* tokens a session may hold */
+const struct placement *engine_placement(const struct engine *g);
+
+/* What the router has chosen, from earlier runs on; NULL where nothing is routed. */
+const struct popularity *engine_popularity(const struct engine *g);
 
 /* A request has ended: what it taught about the router is saved. */
 void engine_request_done(struct engine *g);

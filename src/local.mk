@@ -39,6 +39,8 @@ src_libengine_a_SOURCES += src/kernel_file.h src/kernel_file.c
 src_libengine_a_SOURCES += src/measure.h src/measure.c
 src_libengine_a_SOURCES += src/machine.h src/machine.c
 src_libengine_a_SOURCES += src/predict.h src/predict.c
+src_libengine_a_SOURCES += src/outlook.h src/outlook.c
+src_libengine_a_SOURCES += src/heatmap.h src/heatmap.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c src/commands.h
@@ -48,6 +50,11 @@ laguna_offload_SOURCES += src/cmd_render.c
 laguna_offload_SOURCES += src/cmd_run.c
 laguna_offload_SOURCES += src/cmd_score.c
 laguna_offload_SOURCES += src/cmd_tokenize.c
+laguna_offload_SOURCES += src/cmd_plan.c
+laguna_offload_SOURCES += src/cmd_doctor.c
+laguna_offload_SOURCES += src/cmd_stats.c
+laguna_offload_SOURCES += src/cmd_bench.c src/manual.h
+nodist_laguna_offload_SOURCES = man/manual.c
 laguna_offload_SOURCES += src/talk.h src/talk.c
 laguna_offload_SOURCES += src/line.h
 if HAVE_EDIT
@@ -61,3 +68,12 @@ laguna_offload_LDADD    = $(ENGINE_LIBS)
 ENGINE_LIBS = src/libengine.a storage/libstorage.a $(CPU_LIBS) $(GPU_LIBS) src/libengine.a \
               $(URING_LIBS) $(CJSON_LIBS) $(BLAS_LIBS) $(NUMA_LIBS) \
               $(PCRE2_LIBS) $(XXHASH_LIBS) $(EVENT_LIBS) $(EDIT_LIBS) -lm
+
+## The page of the manual as a string, for bench.
+man/manual.c: man/laguna-offload.1 src/local.mk
+	$(AM_V_GEN)$(MKDIR_P) man && { \
+	    echo '#include "src/manual.h"'; \
+	    echo 'const char *manual_text(void) { return'; \
+	    sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $(srcdir)/man/laguna-offload.1; \
+	    echo '; }'; } >$@.new && mv $@.new $@
+CLEANFILES += man/manual.c

@@ -4,13 +4,13 @@
 #include "src/machine.h"
 #include "cpu/cores.h"
 #include "cpu/kernels.h"
+#include "cpu/pool.h"
 #include "src/fields.h"
 #include "src/kernel_file.h"
 #include "src/measure.h"
 #include "src/memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,23 +54,40 @@ int machine_find(struct machine *m, const struct cpu_kernels *k, struct log *l, 
     return rc;
 }
 
-int machine_measure(struct machine *m, struct pool *pool, const struct cpu_kernels *k,
-                    const struct checkpoint *c, struct log *l, struct err *e)
+static int measure(struct machine *m, struct pool *pool, const struct machine_ask *a,
+                   struct err *e)
 {
     struct drive_speed drive;
-    int rc = measure_drive(&drive, c, l, e);
+    int rc = measure_drive(&drive, a->checkpoint, a->log, e);
 
     if (rc)
         return rc;
     if (!drive.direct)
-        warn(l, "%s: the file system refuses direct reads: the drive's figure is that of the "
-             "page cache", checkpoint_dir(c));
+        warn(a->log, "%s: the file system refuses direct reads: the drive's figure is that of "
+             "the page cache", checkpoint_dir(a->checkpoint));
     m->drive_read_gbps = drive.gbps;
     m->ram_read_gbps = measure_ram(pool);
-    m->cpu_gmacs = measure_products(pool, k);
+    m->cpu_gmacs = measure_products(pool, a->kernels);
     if (!(m->ram_read_gbps > 0 && m->cpu_gmacs > 0))
         return fail(e, -ENOMEM, "no memory to measure with");
     return 0;
+}
+
+int machine_get(struct machine *m, const struct machine_ask *a, struct err *e)
+{
+    struct pool_config pc = { .threads = 0, .pin = true };
+    struct pool *pool = NULL;
+    int rc = machine_find(m, a->kernels, a->log, e);
+
+    if (rc || (!a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log)))
+        return rc;
+    rc = pool_open(&pool, &pc, e);
+    if (!rc)
+        rc = measure(m, pool, a, e);
+    if (!rc)
+        machine_save(m, a->cache_dir, a->checkpoint, a->log);
+    pool_close(pool);
+    return rc;
 }
 
 /* --- as JSON ------------------------------------------------------------------------------ */

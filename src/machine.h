@@ -5,7 +5,6 @@
 #include "src/json.h"
 #include "src/model.h"
 
-struct pool;
 struct cpu_kernels;
 
 /* The figures of a machine that a plan is made from: `machine` of plan --json, and what
@@ -31,9 +30,17 @@ struct machine {
 /* What is known without measuring: memory, cores, GPUs.  Kernels may be NULL. */
 int  machine_find(struct machine *m, const struct cpu_kernels *k, struct log *l, struct err *e);
 
-/* Add the measured figures: about a second of reading and computing.  Blocks. */
-int  machine_measure(struct machine *m, struct pool *pool, const struct cpu_kernels *k,
-                     const struct checkpoint *c, struct log *l, struct err *e);
+struct machine_ask {
+    const struct checkpoint *checkpoint;        /* on the drive in question */
+    const struct cpu_kernels *kernels;
+    const char *cache_dir;      /* where figures are kept, or NULL */
+    bool remeasure;             /* whatever was kept */
+    struct log *log;
+};
+
+/* All figures: those that were kept, else measured now and kept.  Measuring blocks for about
+ * a second.  -EIO where the drive cannot be read, -EAGAIN without threads, -ENOMEM. */
+int  machine_get(struct machine *m, const struct machine_ask *a, struct err *e);
 
 /* The figures of this machine and of the drive that holds the checkpoint, measured at an
  * earlier time; directory NULL: there is no such place.  A damaged file is one warning.

@@ -22,6 +22,7 @@ enum { MAX_SETTINGS = 256, FILE_LIMIT = 65536 };
 /* The command line, taken apart. */
 struct line {
     const char *name[MAX_SETTINGS], *value[MAX_SETTINGS];   /* [settings] */
+    char letter[MAX_SETTINGS];  /* or 0: the name was written out */
     int settings;
     char **operand;             /* [operands] */
     int operands;
@@ -57,6 +58,7 @@ static void set_defaults(struct options *o)
     o->temperature = o->top_p = o->min_p = NAN;
     o->top_k = -1;
     o->window = 2048;
+    o->repetitions = 5;
 }
 
 /* base + tail, or nothing where base is unset or empty. */
@@ -245,8 +247,8 @@ static const struct option_spec *row_of(int code)
 
 static int take_apart(struct line *l, int argc, char **argv, struct err *e)
 {
-    struct option longs[64];
-    char shorts[64];
+    struct option longs[128];
+    char shorts[128];
     int code;
 
     getopt_tables(longs, shorts);
@@ -264,6 +266,7 @@ static int take_apart(struct line *l, int argc, char **argv, struct err *e)
         if (l->settings == MAX_SETTINGS)
             return fail(e, -EINVAL, "more than %d options", MAX_SETTINGS);
         l->name[l->settings] = row_of(code)->name;
+        l->letter[l->settings] = code < 256 ? (char)code : 0;
         l->value[l->settings++] = optarg ? optarg : "on";
     }
     l->operand = argv + optind;
@@ -317,6 +320,8 @@ static int take_operands(struct options *o, const struct line *l, struct err *e)
                     o->command == CMD_RUN ? "PROMPT (in quotes)" : "FILE", l->operand[2]);
     if (!first)
         return 0;
+    if (!*command_row(o->command)->operand)
+        return fail(e, -EINVAL, "%s takes options only, and here is '%s'", l->operand[0], first);
     if (o->command == CMD_RUN)
         o->prompt = first;
     else
@@ -330,10 +335,14 @@ static int apply_line(struct options *o, const struct line *l, struct err *e)
 
     o->stops = line_value(l, "stop") ? 0 : o->stops;
     for (int i = 0; i < l->settings; i++) {
-        const struct option_spec *s = option_named(l->name[i], o->command);
-        char from[64];
+        char letter = l->letter[i], from[64];
+        const struct option_spec *s = letter ? option_lettered(letter, o->command)
+                                             : option_named(l->name[i], o->command);
         int rc;
 
+        if (!s && letter)
+            return fail(e, -EINVAL, "%s takes no -%c; try 'laguna-offload %s --help'", command,
+                        letter, command);
         if (!s)
             return fail(e, -EINVAL, "%s takes no --%s; try 'laguna-offload %s --help'", command,
                         l->name[i], command);
@@ -354,6 +363,8 @@ static int check_together(const struct options *o, const struct line *l, struct 
         return fail(e, -EINVAL, "--decode, --logits and --routes need --ids");
     if (o->command == CMD_TOKENIZE && o->decode && (o->as_text || o->add_bos))
         return fail(e, -EINVAL, "--decode reads ids: --as-text and --bos say nothing about them");
+    if (o->json + o->csv + o->markdown + (o->svg != NULL) > 1)
+        return fail(e, -EINVAL, "of --json, --csv, --md and --svg, give one");
     return 0;
 }
 

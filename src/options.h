@@ -9,7 +9,14 @@
 enum command { CMD_NONE, CMD_RUN, CMD_BATCH, CMD_SCORE, CMD_TOKENIZE, CMD_RENDER, CMD_BENCH,
                CMD_SERVE, CMD_PLAN, CMD_STATS, CMD_DOCTOR, CMD_TOP };
 
-enum { SIZE_AUTO = -1, CONTEXT_AUTO = 0, THREADS_AUTO = 0, OPTION_GPUS = 8, OPTION_STOPS = 16 };
+enum { SIZE_AUTO = -1, CONTEXT_AUTO = 0, THREADS_AUTO = 0, OPTION_GPUS = 8, OPTION_STOPS = 16,
+       OPTION_LIST = 16 };
+
+/* Numbers of a list such as 128,512. */
+struct option_list {
+    int v[OPTION_LIST];         /* [n] */
+    int n;
+};
 
 struct options {
     enum command command;
@@ -44,6 +51,13 @@ struct options {
 
     bool ids, decode, logits, routes, jsonl, as_text, add_bos;  /* score, tokenize, render */
     int window, max_windows;    /* score; max_windows 0: all */
+
+    bool json, csv, markdown;   /* plan, doctor, bench, stats: the form of the output */
+    const char *machine;        /* plan: a file that describes one, or NULL */
+    bool remeasure;             /* plan, doctor */
+    const char *svg;            /* stats: a file to write, or NULL */
+    struct option_list prompts, generations, depths;    /* bench: tokens */
+    int repetitions;            /* bench */
 
     void *owned[OPTION_STOPS];  /* memory behind the pointers above */
     int owneds;

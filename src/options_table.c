@@ -11,7 +11,11 @@ enum {
     SCORE = 1 << CMD_SCORE,
     TOKENIZE = 1 << CMD_TOKENIZE,
     RENDER = 1 << CMD_RENDER,
-    COMMON = RUN | BATCH | SCORE | TOKENIZE | RENDER,
+    BENCH = 1 << CMD_BENCH,
+    PLAN = 1 << CMD_PLAN,
+    STATS = 1 << CMD_STATS,
+    DOCTOR = 1 << CMD_DOCTOR,
+    COMMON = RUN | BATCH | SCORE | TOKENIZE | RENDER | BENCH | PLAN | STATS | DOCTOR,
     ANY = COMMON | 1 << CMD_NONE,
 };
 
@@ -21,6 +25,10 @@ static const struct command_spec COMMANDS[] = {
     { "score", CMD_SCORE, "[FILE|-]", "perplexity of a text, or numbers for sequences of ids" },
     { "tokenize", CMD_TOKENIZE, "[FILE|-]", "text to token ids, or back" },
     { "render", CMD_RENDER, "[FILE|-]", "JSON requests to the prompts that the model sees" },
+    { "bench", CMD_BENCH, "", "measure the speed of prompts and of generation" },
+    { "plan", CMD_PLAN, "", "say what goes where, whether it fits, and how fast it will be" },
+    { "stats", CMD_STATS, "", "show which experts the router has chosen so far" },
+    { "doctor", CMD_DOCTOR, "", "check what makes the program slow on this machine, or stops it" },
     { NULL, CMD_NONE, NULL, NULL },
 };
 
@@ -69,6 +77,26 @@ static const struct option_spec OPTIONS[] = {
       "the input is arrays of ids: write their texts" },
 
     { "ids", 0, NULL, RENDER, OPTION_FLAG, AT(ids), 0, 0, "write the prompt's ids" },
+
+    { "prompts", 'p', "N,N", BENCH, OPTION_INTS, AT(prompts), 1, 16 * MILLION,
+      "lengths of prompts to measure; with -n alone: none [512]" },
+    { "generate", 'n', "N,N", BENCH, OPTION_INTS, AT(generations), 1, 16 * MILLION,
+      "numbers of tokens to generate; with -p alone: none [128]" },
+    { "depths", 'd', "N,N", BENCH, OPTION_INTS, AT(depths), 0, 16 * MILLION,
+      "tokens that are in the context before each test [0]" },
+    { "repetitions", 'r', "N", BENCH, OPTION_INT, AT(repetitions), 1, 1000,
+      "runs of each test [5]" },
+    { "file", 0, "FILE", BENCH, OPTION_TEXT, AT(file), 0, 0,
+      "the text that is read [the manual]" },
+    { "machine", 0, "FILE", PLAN, OPTION_TEXT, AT(machine), 0, 0,
+      "plan for the machine that FILE describes, as --json does" },
+    { "remeasure", 0, NULL, PLAN | DOCTOR, OPTION_FLAG, AT(remeasure), 0, 0,
+      "measure memory, processor and drive again" },
+    { "svg", 0, "FILE", STATS, OPTION_TEXT, AT(svg), 0, 0, "draw the heat map and the curve" },
+    { "md", 0, NULL, BENCH, OPTION_FLAG, AT(markdown), 0, 0, "write a Markdown table" },
+    { "csv", 0, NULL, BENCH | STATS, OPTION_FLAG, AT(csv), 0, 0,
+      "write comma-separated values" },
+    { "json", 0, NULL, BENCH | PLAN | STATS | DOCTOR, OPTION_FLAG, AT(json), 0, 0, "write JSON" },
 
     { "model", 'm', "DIR", COMMON, OPTION_TEXT, AT(model_dir), 0, 0,
       "the checkpoint's directory [the nano model shipped with the program]" },
@@ -141,6 +169,14 @@ const struct option_spec *option_named(const char *name, enum command c)
     return NULL;
 }
 
+const struct option_spec *option_lettered(char letter, enum command c)
+{
+    for (const struct option_spec *s = OPTIONS; s->name; s++)
+        if (s->letter == letter && s->commands >> c & 1)
+            return s;
+    return NULL;
+}
+
 static void help_row(const struct option_spec *s)
 {
     char left[64], letter[8] = "    ";
@@ -157,8 +193,9 @@ void options_help(enum command c)
     const struct command_spec *command = command_row(c);
 
     if (command) {
-        printf("Usage: laguna-offload %s [OPTION]... %s\n%c%s.\n\n", command->name,
-               command->operand, command->help[0] - 'a' + 'A', command->help + 1);
+        printf("Usage: laguna-offload %s [OPTION]...%s%s\n%c%s.\n\n", command->name,
+               *command->operand ? " " : "", command->operand, command->help[0] - 'a' + 'A',
+               command->help + 1);
     } else {
         puts("Usage: laguna-offload COMMAND [OPTION]...\n\nCommands:");
         for (command = COMMANDS; command->name; command++)

@@ -15,6 +15,7 @@ enum option_kind {
     OPTION_DEVICE,      /* const char * */
     OPTION_INT,         /* int, min..max */
     OPTION_INT_AUTO,    /* int, min..max; 0 for auto */
+    OPTION_INTS,        /* struct option_list, each min..max */
     OPTION_FLOAT,       /* float, min..max */
     OPTION_SHARE,       /* float, above 0 and at most 1 */
     OPTION_SEED,        /* uint64_t, and seed_set */
@@ -40,7 +41,7 @@ struct option_spec {
 struct command_spec {
     const char *name;
     enum command command;
-    const char *operand;
+    const char *operand;        /* "" where it takes none */
     const char *help;
 };
 
@@ -55,6 +56,9 @@ const struct command_spec *command_row(enum command c);
 /* The row that a command has for an option (several commands may share a name), or NULL.
  * With CMD_NONE the first of that name. */
 const struct option_spec *option_named(const char *name, enum command c);
+
+/* The row that a command has for a letter, or NULL. */
+const struct option_spec *option_lettered(char letter, enum command c);
 
 /* Store a value.  `from` names the setting in messages: --temp, LAGUNA_TEMP, or a file, a
  * line and a key.  -EINVAL with what is allowed; -ENOTSUP for an ISA this machine lacks. */

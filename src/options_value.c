@@ -58,6 +58,27 @@ static int set_int(int *field, const struct option_spec *s, const char *from, co
     return 0;
 }
 
+/* "128,512". */
+static int set_list(struct option_list *list, const struct option_spec *s, const char *from,
+                    const char *value, struct err *e)
+{
+    list->n = 0;
+    for (const char *at = value;; at++) {
+        size_t digits = strspn(at, "0123456789");
+        long long v = digits && digits < 12 ? strtoll(at, NULL, 10) : s->min - 1LL;
+
+        at += digits;
+        if (v < s->min || v > s->max || (*at && *at != ','))
+            return fail(e, -EINVAL, "%s: %s is not a list of whole numbers from %d to %d", from,
+                        value, s->min, s->max);
+        if (list->n == OPTION_LIST)
+            return fail(e, -EINVAL, "%s: more than %d numbers", from, OPTION_LIST);
+        list->v[list->n++] = (int)v;
+        if (!*at)
+            return 0;
+    }
+}
+
 static int set_float(float *field, const struct option_spec *s, const char *from,
                      const char *value, struct err *e)
 {
@@ -235,6 +256,8 @@ int option_set(struct options *o, const struct option_spec *s, const char *from,
     case OPTION_INT:
     case OPTION_INT_AUTO:
         return set_int(field, s, from, value, e);
+    case OPTION_INTS:
+        return set_list(field, s, from, value, e);
     case OPTION_FLOAT:
     case OPTION_SHARE:
         return set_float(field, s, from, value, e);
