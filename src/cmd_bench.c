@@ -255,11 +255,11 @@ static void add_line(struct text *t, const struct row *r, const char *model)
     snprintf(rate, sizeof(rate), "%.2f ± %.2f", r->mean, r->deviation);
     snprintf(tiers, sizeof(tiers), "%.1f / %.1f / %.1f", 100 * r->hit_vram, 100 * r->hit_ram,
              100 * fmax(0, 1 - r->hit_vram - r->hit_ram));
-    snprintf(bytes, sizeof(bytes), "%.3f / %.3f / %.3f", r->bytes.vram * 1e-9,
+    snprintf(bytes, sizeof(bytes), "%.3g / %.3g / %.3g", r->bytes.vram * 1e-9,
              r->bytes.ram * 1e-9, r->bytes.nvme * 1e-9);
     if (r->predicted > 0)
         snprintf(predicted, sizeof(predicted), "%.2f", r->predicted);
-    text_printf(t, "| %s | %16s | %19s | %20s | %21s | %6.1f | %9s |\n", model, test, rate, tiers,
+    text_printf(t, "| %-5s | %16s | %18s | %20s | %25s | %5.1f | %9s |\n", model, test, rate, tiers,
                 bytes, 100 * r->io_wait, predicted);
 }
 
@@ -275,11 +275,10 @@ static int show(struct bench *b, struct err *e)
         text_puts(&t, "test,depth,tps_mean,tps_sd,vram_bytes_per_token,ram_bytes_per_token,"
                       "nvme_bytes_per_token,hit_vram,hit_ram,io_wait,predicted_tps\n");
     else if (!o->json)
-        text_printf(&t, "| %*s |             test |               t/s | %20s | %21s | io %% |"
-                    " predicted |\n| %.*s | ---------------: | ----------------: | "
-                    "-------------------: | --------------------: | ---: | --------: |\n",
-                    -(int)strlen(name), "model", "vram / ram / nvme %", "GB/token of each",
-                    (int)strlen(name), "----------------------------------------------------");
+        text_printf(&t, "| %-*s |             test |               t/s |  vram / ram / nvme %% | "
+                    "         GB/token of each |  io %% | predicted |\n| :--- | ---------------: | "
+                    "----------------: | -------------------: | ------------------------: | ----: | "
+                    "--------: |\n", (int)strlen(name), "model");
     for (int i = 0; i < b->rows; i++) {
         if (o->json) {
             text_puts(&t, i ? ", " : "[");

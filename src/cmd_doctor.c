@@ -3,7 +3,6 @@
 #include "src/kernel_file.h"
 #include "src/machine.h"
 #include "src/memory.h"
-#include "src/place.h"
 #include "cpu/cores.h"
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
@@ -196,9 +195,15 @@ static void check_gpu(struct doctor *d)
 
 static void check_place(struct doctor *d, const char *what, const char *dir, const char *lost)
 {
-    int rc = dir ? place_make(dir) : -ENOENT;
+    char path[4096] = "";
+    int rc = dir && strlen(dir) < sizeof(path) ? 0 : -ENOENT;
 
-    if (!rc && access(dir, W_OK))
+    /* What does not exist yet is made when it is needed, where its parent allows that. */
+    if (!rc)
+        strcpy(path, dir);
+    while (access(path, F_OK) && strchr(path, '/'))
+        *strrchr(path, '/') = 0;
+    if (!rc && access(*path ? path : *dir == '/' ? "/" : ".", W_OK | X_OK))
         rc = -errno;
     if (rc)
         say(d, SLOW, what, "make it writable", "%s: %s; %s", dir ? dir : "no directory",
@@ -276,8 +281,8 @@ static void check_model(struct doctor *d)
         say(d, BROKEN, "model", "download it again, or give -m", "%s", e.text);
         return;
     }
-    say(d, FINE, "model", NULL, "%s, %.1f GB", d->o->model_dir,
-        (double)(d->model->dense_bytes + d->model->expert_bytes) * 1e-9);
+    say(d, FINE, "model", NULL, "%s, %zu MB", d->o->model_dir,
+        (d->model->dense_bytes + d->model->expert_bytes) >> 20);
     check_direct(d);
     check_speeds(d);
 }

@@ -14,7 +14,7 @@
 /* Below this a person waits for the machine; other machines are shown. */
 static const double slow_tps = 8;
 
-static const double card_bytes = 80e9, card_share = 0.9;    /* of a card elsewhere */
+static const double large_card = 80e9, card_share = 0.9;    /* bytes; what weights may take */
 
 struct plan {
     struct options *o;
@@ -22,6 +22,8 @@ struct plan {
     struct machine machine;
     struct outlook outlook;
     struct text elsewhere;      /* a command line, or empty */
+    int cards;                  /* that it is for */
+    double card_bytes;
 };
 
 static int read_machine(struct plan *p, struct err *e)
@@ -116,9 +118,9 @@ static int count_cards(const struct outlook *k, double *each)
                   (double)k->placement.kv_bytes;
     int n = 1;
 
-    *each = k->machine.gpus ? (double)k->machine.gpu[0].vram_bytes : card_bytes;
+    *each = k->machine.gpus ? (double)k->machine.gpu[0].vram_bytes : large_card;
     if (8 * card_share * *each < need)
-        *each = card_bytes;
+        *each = large_card;
     while (n < 64 && n * card_share * *each < need)
         n *= 2;
     return n;
@@ -129,19 +131,17 @@ static void find_elsewhere(struct plan *p)
     const struct outlook *k = &p->outlook;
     const char *dir = p->o->model_dir, *name = strrchr(dir, '/');
     struct text *t = &p->elsewhere;
-    double each;
-    int cards;
 
     if (k->placement.fits && k->prediction.decode_tps >= slow_tps)
         return;
-    cards = count_cards(k, &each);
+    p->cards = count_cards(k, &p->card_bytes);
     text_puts(t, "vllm serve ");
     add_quoted(t, dir);
     text_puts(t, " --served-model-name ");
     add_quoted(t, name && name[1] ? name + 1 : dir);
     text_printf(t, " --tensor-parallel-size %d --max-model-len %d --enable-auto-tool-choice "
                 "--tool-call-parser poolside_v1 --reasoning-parser poolside_v1 "
-                "--host 127.0.0.1 --port 8080", cards, k->placement.context);
+                "--host 127.0.0.1 --port 8080", p->cards, k->placement.context);
 }
 
 /* --- for scripts --------------------------------------------------------------------------- */
@@ -257,7 +257,8 @@ static void add_table(struct text *t, const struct plan *p)
         text_printf(t, "fits     no: %s\n", l->why);
     }
     if (p->elsewhere.n)
-        text_printf(t, "\nThe same files and the same API on more GPUs:\n%s\n", p->elsewhere.s);
+        text_printf(t, "\nThe same files and the same API on %d GPU%s of %.0f GB:\n%s\n", p->cards,
+                    p->cards > 1 ? "s" : "", p->card_bytes * 1e-9, p->elsewhere.s);
 }
 
 int cmd_plan(struct options *o, struct err *e)

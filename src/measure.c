@@ -12,12 +12,13 @@
 #include <sys/mman.h>
 
 enum {
+    RAM_PARTS = 16,                     /* read in turn, so that no cache holds the next one */
     RAM_BYTES = 512 << 20,
-    RAM_ROUNDS = 4,
+    RAM_ROUNDS = 4 * RAM_PARTS,         /* short ones: a busy machine leaves some alone */
     WORDS = 8,                          /* a cache line */
 
     ROWS = 1024, COLS = 3072, GROUP = 32, TOKENS = 64,      /* an expert's matrix */
-    PRODUCT_ROUNDS = 4,
+    PRODUCT_ROUNDS = 32,
 
     READ_BYTES = 2 << 20,               /* between the two extents of an expert */
     DRIVE_SLOTS = 8,
@@ -28,7 +29,8 @@ static const double drive_seconds = 0.5;
 
 struct ram_job {
     uint64_t *word;
-    size_t words;
+    size_t words;                       /* of a part */
+    int part;
 };
 
 static void touch(void *arg, int worker, int workers)
@@ -36,7 +38,7 @@ static void touch(void *arg, int worker, int workers)
     const struct ram_job *j = arg;
     size_t from, to;
 
-    pool_share(j->words, WORDS, worker, workers, &from, &to);
+    pool_share(j->words * RAM_PARTS, WORDS, worker, workers, &from, &to);
     for (; from < to; from++)
         j->word[from] = from;
 }
@@ -44,46 +46,44 @@ static void touch(void *arg, int worker, int workers)
 static void read_words(void *arg, int worker, int workers)
 {
     const struct ram_job *j = arg;
+    const uint64_t *part = j->word + (size_t)j->part * j->words;
     uint64_t sum[WORDS] = { 0 };
     size_t from, to;
 
     pool_share(j->words, WORDS, worker, workers, &from, &to);
     for (; from < to; from += WORDS)
         for (int i = 0; i < WORDS; i++)
-            sum[i] ^= j->word[from + (size_t)i];
+            sum[i] ^= part[from + (size_t)i];
     /* The compiler must believe that somebody wants the sums. */
     __asm__ volatile("" : : "r"(sum) : "memory");
 }
 
-/* The shortest of some runs, in seconds. */
-static double best_run(struct pool *p, pool_fn fn, void *arg, int rounds)
+static double timed_run(struct pool *p, pool_fn fn, void *arg)
 {
-    double best = INFINITY;
+    double start = clock_now();
 
-    pool_begin(p);
-    for (int i = 0; i < rounds; i++) {
-        double start = clock_now();
-
-        pool_run(p, fn, arg);
-        best = fmin(best, clock_now() - start);
-    }
-    pool_end(p);
-    return best;
+    pool_run(p, fn, arg);
+    return clock_now() - start;
 }
 
 double measure_ram(struct pool *p)
 {
-    struct ram_job j = { .words = RAM_BYTES / sizeof(uint64_t) };
-    double best;
+    struct ram_job j = { .words = RAM_BYTES / RAM_PARTS / sizeof(uint64_t) };
+    double best = INFINITY;
 
     j.word = mmap(NULL, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (j.word == MAP_FAILED)
         return 0;
     madvise(j.word, RAM_BYTES, MADV_HUGEPAGE);
     pool_run(p, touch, &j);
-    best = best_run(p, read_words, &j, RAM_ROUNDS);
+    pool_begin(p);
+    for (int i = 0; i < RAM_ROUNDS; i++) {
+        j.part = i % RAM_PARTS;
+        best = fmin(best, timed_run(p, read_words, &j));
+    }
+    pool_end(p);
     munmap(j.word, RAM_BYTES);
-    return RAM_BYTES / best * 1e-9;
+    return (double)(j.words * sizeof(uint64_t)) / best * 1e-9;
 }
 
 struct product_job {
@@ -125,7 +125,10 @@ double measure_products(struct pool *p, const struct cpu_kernels *k)
         for (size_t i = 0; i < TOKENS; i++)
             k->pack[act](j.packed + i * j.stride, x, COLS);
         j.m = (struct matrix){ W_INT4, ROWS, COLS, GROUP, weight, scale, NULL };
-        best = best_run(p, multiply, &j, PRODUCT_ROUNDS);
+        pool_begin(p);
+        for (int i = 0; i < PRODUCT_ROUNDS; i++)
+            best = fmin(best, timed_run(p, multiply, &j));
+        pool_end(p);
     }
     free(weight);
     free(scale);
@@ -193,7 +196,7 @@ int measure_drive(struct drive_speed *out, const struct checkpoint *c, struct lo
 {
     struct stream_config sc = { .log = l };
     struct slab_config mc = { READ_BYTES, DRIVE_SLOTS, SLAB_ANY, l };
-    struct drive d = { .random = (uint64_t)(clock_now() * 1e9) };
+    struct drive d = { .random = 1 };
     int rc = 0;
 
     *out = (struct drive_speed){ 0, true };

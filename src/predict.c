@@ -1,10 +1,11 @@
 /* A token costs its bytes: every tier is read once, at the speed of that tier.
  *
- *   on the CPU   dense / ram + max(experts / ram, missed / drive)
- *   with a GPU   dense / vram + handoffs + max(seated / vram, max(others / ram, missed / drive))
+ *   on the CPU   layers + dense / ram + max(experts / ram, missed / drive)
+ *   with a GPU   layers + dense / vram + max(seated / vram, others / ram, missed / drive)
  *
  * because the reads of a layer overlap the computing of what is there, and nothing else: the
- * next layer's router needs this layer's result.  `ram` is the read loop times 0.85, which is
+ * next layer's router needs this layer's result.  `layers` is what a layer costs whatever its
+ * bytes: threads and processors that wait for each other.  `ram` is the read loop times 0.85, which is
  * what the kernels reach.  A prompt is bound by the processor besides: a batch reads each
  * expert once, and multiplies it by every token that chose it. */
 #include "src/predict.h"
@@ -19,6 +20,7 @@ static const double ram_efficiency = 0.85, vram_efficiency = 0.85, drive_efficie
 static const double product_efficiency = 0.6;   /* of the loop over one hot matrix */
 static const double core_gmacs = 40;            /* where nobody measured: AVX2, a core */
 static const double handoff_seconds = 9.2e-6;   /* a layer, CPU and GPU */
+static const double boundary_seconds = 15e-6;   /* a layer: workers meet, a dozen times */
 static const double gpu_gmacs = 20000;          /* tensor cores, half of what they promise */
 static const double guessed_vram_gbps = 400, guessed_h2d_gbps = 12;
 
@@ -152,8 +154,8 @@ static void predict_decode(struct prediction *out, const struct needs *n,
 
     out->bytes_per_token = (struct tier_bytes){ seated + (p->gpu ? dense : 0),
                                                 in_ram - missed + (p->gpu ? 0 : dense), missed };
-    base = p->gpu ? take(dense, v->vram) + s->sparse_layers * handoff_seconds
-                  : take(dense, v->ram);
+    base = take(dense, p->gpu ? v->vram : v->ram) + s->layers * boundary_seconds;
+    base += p->gpu ? s->sparse_layers * handoff_seconds : 0;
     longest = fmax(fmax(ram, drive), vram);
     out->decode_tps = 1 / fmax(base + longest, macs);
     out->bottleneck = macs > base + longest ? "processor"

@@ -3,6 +3,7 @@
 #include "src/answer.h"
 #include "src/chat.h"
 #include "src/command_io.h"
+#include "src/outlook.h"
 #include "src/toolparse.h"
 
 #include <errno.h>
@@ -12,6 +13,8 @@
 
 /* Renders, generates and shows.  Thoughts are dim at a terminal; what the model writes can
  * send no control sequence there. */
+
+enum { ENOUGH_TOKENS = 16 };    /* for a speed that means something */
 
 #define DIM "\033[2m"
 #define PLAIN "\033[22m"
@@ -100,6 +103,21 @@ int talk_begin(struct talk *t, struct err *e)
     return t->system ? add_message(t, "system", t->system, e) : 0;
 }
 
+/* What was to be expected, where the figures of this machine are known. */
+static void show_prediction(const struct talk *t, double achieved_tps)
+{
+    struct outlook k;
+    char line[128];
+
+    if (outlook_of(&k, t->engine, t->o)) {
+        prediction_line(line, sizeof(line), &k.prediction, achieved_tps);
+        fprintf(stderr, "%s\n", line);
+    } else {
+        info(&t->o->log, "no figures of this machine: `laguna-offload plan` measures them");
+    }
+    outlook_close(&k);
+}
+
 static void show_figures(const struct talk *t, const struct generation *a)
 {
     int made = (int)a->ids.n, used = a->cached_n + a->prompt_n + made;
@@ -118,6 +136,8 @@ static void show_figures(const struct talk *t, const struct generation *a)
             a->finish == FINISH_CANCELLED ? "; stopped"
             : a->finish == FINISH_LENGTH  ? "; cut at the limit"
                                           : "");
+    if (made >= ENOUGH_TOKENS && a->predicted_seconds > 0)
+        show_prediction(t, made / a->predicted_seconds);
 }
 
 /* The conversation so far as ids. */
