@@ -237,3 +237,28 @@ check_PROGRAMS += tests/t_soak
 TESTS          += tests/t_soak
 tests_t_soak_SOURCES = tests/t_soak.c tests/files.h tests/tap.h
 tests_t_soak_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_predict
+TESTS          += tests/t_predict
+tests_t_predict_SOURCES = tests/t_predict.c tests/tap.h
+tests_t_predict_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_machine
+TESTS          += tests/t_machine
+tests_t_machine_SOURCES = tests/t_machine.c tests/tap.h tests/files.h
+tests_t_machine_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_heatmap
+TESTS          += tests/t_heatmap
+tests_t_heatmap_SOURCES = tests/t_heatmap.c tests/tap.h
+tests_t_heatmap_LDADD   = $(ENGINE_LIBS)
+
+TESTS              += tests/t_plan.sh
+dist_check_SCRIPTS += tests/t_plan.sh
+
+check_PROGRAMS += tests/fuzz/machine
+TESTS          += tests/fuzz/machine
+EXTRA_DIST     += tests/fuzz/corpus/machine
+tests_fuzz_machine_SOURCES  = tests/fuzz/machine.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_machine_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"machine"'
+tests_fuzz_machine_LDADD    = $(ENGINE_LIBS)

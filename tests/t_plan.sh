@@ -1,0 +1,105 @@
+#!/bin/sh
+# plan, bench, stats and doctor from outside, on nano: what they print, and how they exit.
+dir=$(mktemp -d "${TMPDIR:-/tmp}/t_plan.XXXXXX") || exit 99
+trap 'rm -rf "$dir"' EXIT
+export XDG_CACHE_HOME="$dir/cache" XDG_STATE_HOME="$dir/state" LAGUNA_CONFIG=/dev/null
+export LAGUNA_MODEL="${srcdir:-.}/models/nano"
+n=0
+result() { # exit status, name
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then echo "ok $n - $2"; return; fi
+    echo "not ok $n - $2"
+    sed 's/^/# /' "$dir/out" "$dir/err"
+}
+run() { # expected status, arguments...
+    want=$1
+    shift
+    ./laguna-offload "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    [ $? = "$want" ]
+}
+says() { grep -q -e "$1" "$dir/out"; }
+warns() { grep -q -e "$1" "$dir/err"; }
+
+run 0 plan && says '^fits  *yes$' && says '896 in RAM'
+result $? 'plan: nano fits'
+[ "$(find "$dir/cache" -name 'machine-*.json' | wc -l)" = 1 ]
+result $? 'the figures of the machine are kept'
+run 0 plan --json && says '"experts": {"vram": 0, "ram": 896, "nvme": 0}' &&
+    says '"experts": 12386304' && says '"fits": true' && says '"elsewhere": null'
+result $? 'plan --json'
+sed 's/.*"machine": \({.*}\), "bytes".*/\1/' "$dir/out" >"$dir/machine"
+run 0 plan --machine "$dir/machine" --ram-experts 4M --json && says '"ram": 146, "nvme": 750'
+result $? 'plan --machine takes what --json printed'
+: >"$dir/empty"
+run 65 plan --machine "$dir/empty" && warns "$dir/empty"
+result $? 'an empty description is bad data'
+run 66 plan --machine "$dir/none"
+result $? 'a missing one is missing'
+sed 's/"cores"/"corse"/' "$dir/machine" >"$dir/typo"
+run 65 plan --machine "$dir/typo" && warns corse
+result $? 'a key that does not exist is named'
+cat >"$dir/box" <<'END'
+{"ram_bytes": 64000000000, "ram_read_gbps": 80, "drive_read_gbps": 7, "cores": 16, "isa": "avx2",
+ "gpus": [{"name": "RTX 3090", "vram_bytes": 25438126080, "vram_gbps": 936, "h2d_gbps": 24}]}
+END
+run 0 plan --machine "$dir/box" --json && says '"experts": {"vram": 896, "ram": 0, "nvme": 0}'
+result $? 'a machine with a GPU'
+run 0 plan --machine "$dir/box" --json --device cpu && says '"vram": 0, "ram": 896'
+result $? 'the same without it'
+run 69 plan --machine "$dir/box" --device cuda:1
+result $? 'a GPU that the machine lacks'
+run 3 plan --ram 4M -c 32768 && says '^fits  *no: .* MB' && says '^vllm serve .*--max-model-len 32768'
+result $? 'plan: what does not fit exits 3, with the numbers and another way'
+run 78 plan -c 40000
+result $? 'a context that the model has no positions for'
+echo garbage >"$(find "$dir/cache" -name 'machine-*.json')"
+run 0 plan && warns 'measured again'
+result $? 'damaged figures: a warning, and new ones'
+run 0 plan && ! warns 'measured again'
+result $? 'once'
+run 64 plan words
+result $? 'plan takes no operand'
+
+run 66 stats && warns 'no statistics'
+result $? 'stats: nothing was kept yet'
+mkdir -p "$dir/state/laguna-offload"
+run 0 run --temp 0 -n 20 'What is ls?'
+result $? 'a run'
+run 0 stats && says '^layer   7 |' && says '100 %   100.0 %'
+result $? 'stats: a heat map and a curve'
+run 0 stats --csv && says '^1,0,' && says '^kept,hits'
+result $? 'stats --csv'
+run 0 stats --json && says '"curve": \['
+result $? 'stats --json'
+run 0 stats --svg "$dir/heat.svg" && grep -q '</svg>' "$dir/heat.svg" && [ ! -s "$dir/out" ]
+result $? 'stats --svg'
+run 66 stats --svg "$dir/none/heat.svg"
+result $? 'a picture that cannot be written'
+
+run 0 bench -p 16 -n 4 -r 2 -c 8192 --json && says '^\[{"test": "pp16"' &&
+    says '{"test": "tg4"' && says '"hit_ram": 1.0000' && says '"predicted_tps": [0-9]'
+result $? 'bench --json'
+run 0 bench -n 4 -d 0,20 -r 1 -c 8192 && says '| *tg4 @ d20 |' && ! says pp
+result $? 'bench at depths'
+run 0 bench -p 8 -r 1 -c 8192 --csv && says '^pp8,0,' && [ "$(wc -l <"$dir/out")" = 2 ]
+result $? 'bench --csv'
+run 0 bench -n 4 -r 1 -c 8192 --ram-experts 0 --json && says '"hit_ram": 0.0000' &&
+    says '"nvme": [1-9]'
+result $? 'bench counts what the drive gives'
+run 65 bench -p 4 --file "$dir/empty"
+result $? 'bench: an empty text'
+run 64 bench -p 9000 -c 8192 && warns 8192
+result $? 'bench: a test longer than the context'
+run 64 bench -p 4,,5
+result $? 'bench: no list'
+
+run 0 doctor || run 1 doctor
+result $? 'doctor'
+[ "$(grep -c -e '^fine ' -e '^slow ' -e '^broken ' "$dir/out")" -ge 12 ]
+result $? 'a line each'
+run 1 doctor -m "$dir" && says '^broken  model'
+result $? 'doctor: a directory without a model is broken'
+./laguna-offload doctor --json >"$dir/out" 2>"$dir/err"
+says '^\[{"check": "isa", "health": "fine"'
+result $? 'doctor --json'
+echo "1..$n"
