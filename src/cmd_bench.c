@@ -275,10 +275,11 @@ static int show(struct bench *b, struct err *e)
         text_puts(&t, "test,depth,tps_mean,tps_sd,vram_bytes_per_token,ram_bytes_per_token,"
                       "nvme_bytes_per_token,hit_vram,hit_ram,io_wait,predicted_tps\n");
     else if (!o->json)
-        text_printf(&t, "| %-*s |             test |               t/s |  vram / ram / nvme %% | "
-                    "         GB/token of each |  io %% | predicted |\n| :--- | ---------------: | "
-                    "----------------: | -------------------: | ------------------------: | ----: | "
-                    "--------: |\n", (int)strlen(name), "model");
+        text_printf(&t, "| %-*s |             test |               t/s |  vram / ram / nvme %% |"
+                    "          GB/token of each |  io %% | predicted |\n"
+                    "| :--- | ---------------: | ----------------: | -------------------: |"
+                    " ------------------------: | ----: | --------: |\n", (int)strlen(name),
+                    "model");
     for (int i = 0; i < b->rows; i++) {
         if (o->json) {
             text_puts(&t, i ? ", " : "[");

@@ -5,9 +5,9 @@
  *
  * because the reads of a layer overlap the computing of what is there, and nothing else: the
  * next layer's router needs this layer's result.  `layers` is what a layer costs whatever its
- * bytes: threads and processors that wait for each other.  `ram` is the read loop times 0.85, which is
- * what the kernels reach.  A prompt is bound by the processor besides: a batch reads each
- * expert once, and multiplies it by every token that chose it. */
+ * bytes: threads and processors that wait for each other.  `ram` is the read loop times 0.85,
+ * which is what the kernels reach.  A prompt is bound by the processor besides: a batch reads
+ * each expert once, and multiplies it by every token that chose it. */
 #include "src/predict.h"
 #include "cpu/kv.h"
 
