@@ -224,13 +224,13 @@ static void add_expectation(struct text *t, const struct outlook *k)
     const struct prediction *s = &k->prediction;
     struct prediction deep = outlook_at(k, k->placement.context - 1);
 
-    text_printf(t, "expect   %.4g tok/s, bound by %s (%.4g at the end of the context, by %s); "
-                "prompts %.4g tok/s, bound by %s\n", s->decode_tps, s->bottleneck,
+    text_printf(t, "expect   %.2f tok/s, bound by %s (%.2f at the end of the context, by %s); "
+                "prompts %.1f tok/s, bound by %s\n", s->decode_tps, s->bottleneck,
                 deep.decode_tps, deep.bottleneck, s->prefill_tps, s->prefill_bottleneck);
     text_puts(t, "token   ");
     if (k->placement.gpu)
         add_size(t, " VRAM", (size_t)s->bytes_per_token.vram);
-    add_size(t, " RAM", (size_t)s->bytes_per_token.ram);
+    add_size(t, k->placement.gpu ? ", RAM" : " RAM", (size_t)s->bytes_per_token.ram);
     add_size(t, ", drive", (size_t)s->bytes_per_token.nvme);
     text_printf(t, " read; of the experts %.1f %% lie in VRAM, %.1f %% in RAM (%s)\n",
                 100 * s->hit_vram, 100 * s->hit_ram,

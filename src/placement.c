@@ -151,6 +151,9 @@ static void plan_ram(struct placement *p, const struct needs *n, const struct bu
 
     p->ram_slots = count_slots(less(minus(b->ram_bytes, fixed), b->ram_experts_bytes),
                                n->slot_bytes, n->experts);
+    /* Short of a copy of everything, RAM holds what VRAM does not, and room to swap. */
+    if (p->ram_slots < n->experts && p->ram_slots > n->experts - p->vram + wave_slots(n))
+        p->ram_slots = n->experts - p->vram + wave_slots(n);
     p->staging_slots = p->vram == n->experts ? 0 : missing(p->ram_slots, wave_slots(n));
     p->ram_bytes = add_sat(fixed, mul_sat((size_t)placement_slots(p), n->slot_bytes));
     if (p->ram_bytes > b->ram_bytes)

@@ -5,9 +5,10 @@
  *
  * because the reads of a layer overlap the computing of what is there, and nothing else: the
  * next layer's router needs this layer's result.  `layers` is what a layer costs whatever its
- * bytes: threads and processors that wait for each other.  `ram` is the read loop times 0.85,
- * which is what the kernels reach.  A prompt is bound by the processor besides: a batch reads
- * each expert once, and multiplies it by every token that chose it. */
+ * bytes: threads and processors that wait for each other; `drive` holds 0.1 ms for each layer
+ * that misses an expert.  `ram` is the read loop times 0.85, which is what the kernels reach.
+ * A prompt is bound by the processor besides: a batch reads each expert once, and multiplies it
+ * by every token that chose it. */
 #include "src/predict.h"
 #include "cpu/kv.h"
 
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 
 static const double ram_efficiency = 0.85, vram_efficiency = 0.85, drive_efficiency = 0.95;
+static const double read_seconds = 100e-6;      /* until the drive's first byte */
 static const double product_efficiency = 0.6;   /* of the loop over one hot matrix */
 static const double core_gmacs = 40;            /* where nobody measured: AVX2, a core */
 static const double handoff_seconds = 9.2e-6;   /* a layer, CPU and GPU */
@@ -148,7 +150,9 @@ static void predict_decode(struct prediction *out, const struct needs *n,
     double dense = (double)(n->dense_bytes - n->embed_bytes) + kv_bytes;
     double missed = routed * (1 - out->hit_vram - out->hit_ram);
     double seated = routed * out->hit_vram, in_ram = routed - seated;
-    double ram = take(in_ram, v->ram), drive = take(missed, v->drive);
+    double waits = missed > 0 ? s->sparse_layers *
+                                (1 - pow(out->hit_vram + out->hit_ram, s->topk)) : 0;
+    double ram = take(in_ram, v->ram), drive = take(missed, v->drive) + waits * read_seconds;
     double vram = take(seated, v->vram), macs = p->gpu ? 0 : token_macs(s, 0) / v->macs;
     double base, longest;
 

@@ -111,6 +111,7 @@ static void test_gpu(void)
     ok(p.fits && counts(&p, &n) && !p.nvme && !p.copies,
        "24 GB of VRAM and 64 of RAM: %d and %d experts, none on the drive", p.vram, p.ram);
     ok(p.vram_bytes <= b.vram_bytes && p.ram_bytes <= b.ram_bytes, "within both budgets");
+    ok(p.ram_slots == p.ram + s.topk, "and no more slots in RAM than it takes, and a swap");
     b.ram_bytes = 96 * GB;
     placement_plan(&p, &n, &b);
     ok(p.copies && counts(&p, &n) && p.ram_slots == n.experts, "96 GB: RAM keeps copies");
