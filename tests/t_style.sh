@@ -16,7 +16,7 @@ vocab='src/(base|shape|weights|expert|ref)\.h'
 for dir in cpu cuda storage; do
     check "$dir/ includes only itself and the vocabulary" \
         "$(grep -nE '^#include "' $dir/*.[ch] $dir/*.cu 2>/dev/null |
-           grep -vE "\"($vocab|$dir/[a-z0-9_]+\.(h|cuh)|config\.h)\"")"
+           grep -vE "\"($vocab|$dir/[a-z0-9_]+\.(h|inc|cuh)|config\.h)\"")"
 done
 check 'files of at most 1000 lines' \
     "$(wc -l $code | awk '$2 != "total" && $1 > 1000')"
