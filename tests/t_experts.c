@@ -124,7 +124,8 @@ static void check_damage(const char *what, const void *bytes, size_t n)
 {
     static const char tensor[] = "model.layers.1.mlp.experts.5.up_proj.weight_scale";
     static struct run whole, hurt;
-    char *good = source_path("tests/data/nano-w4a16-1"), *bad = copy_model("tests/data/nano-w4a16-1");
+    static const char cut[] = "tests/data/nano-w4a16-1";
+    char *good = source_path(cut), *bad = copy_model(cut);
     struct engine *g = NULL;
     struct session *s = NULL;
     struct err e;
