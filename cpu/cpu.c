@@ -72,6 +72,11 @@ static void lay_out(struct cpu *c, struct layout *l)
     c->router = take_floats(l, n, (size_t)s->experts);
     c->route_weight = take_floats(l, n, (size_t)s->topk);
     c->route_id = take(l, n * (size_t)s->topk * sizeof(*c->route_id));
+    take_acts(c, l, &c->guess_acts, CPU_GUESS_TOKENS, s->hidden);
+    c->guess_norm = take_floats(l, CPU_GUESS_TOKENS, hidden);
+    c->guess = take_floats(l, CPU_GUESS_TOKENS, (size_t)s->experts);
+    c->guess_weight = take_floats(l, CPU_GUESS_TOKENS, (size_t)s->topk);
+    c->guess_id = take(l, CPU_GUESS_TOKENS * (size_t)s->topk * sizeof(*c->guess_id));
     c->shared = take_floats(l, n, hidden);
     c->routed = take_floats(l, n, hidden);
     c->wave.token = take(l, pairs * sizeof(int));

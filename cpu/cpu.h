@@ -38,8 +38,13 @@ void cpu_attention(struct cpu *c, int layer, const struct layer_weights *w, stru
 void cpu_dense(struct cpu *c, const struct layer_weights *w);
 
 /* Norm, router and the shared expert.  The route stays valid until the next cpu_route().
- * -EDOM where a router logit is not finite. */
-int  cpu_route(struct cpu *c, const struct layer_weights *w, struct route *out);
+ * next: a later layer whose router is applied to the same residual stream, before it is
+ * what that layer will see: its choice, for at most CPU_GUESS_TOKENS tokens, is a guess.
+ * NULL: none.  -EDOM where a router logit is not finite. */
+enum { CPU_GUESS_TOKENS = 4 };
+
+int  cpu_route(struct cpu *c, const struct layer_weights *w, const struct layer_weights *next,
+               struct route *out, struct route *guess);
 
 /* A wave: some of the layer's chosen experts, in ascending id.  Waves of a layer ascend too.
  * wave_begin lays out which tokens chose which expert; wave_add computes experts of the wave

@@ -70,6 +70,10 @@ struct cpu {
 
     float *router, *route_weight;       /* [batch][experts], [batch][topk] */
     uint16_t *route_id;
+    struct acts guess_acts;             /* [CPU_GUESS_TOKENS], as the next router would see h */
+    float *guess_norm;                  /* [CPU_GUESS_TOKENS][hidden] */
+    float *guess, *guess_weight;        /* [CPU_GUESS_TOKENS][experts], [..][topk] */
+    uint16_t *guess_id;
     float *shared;                      /* [batch][hidden] */
     float *routed;                      /* [batch][hidden] */
     struct wave wave;

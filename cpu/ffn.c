@@ -11,6 +11,7 @@ struct ffn_job {
     const struct layer_weights *w;
     const struct ffn *f;
     float *out;                         /* [tokens][hidden] */
+    const struct layer_weights *next;   /* to guess for, or NULL */
     atomic_int bad_token;               /* -1, or a token whose router failed */
 };
 
@@ -74,39 +75,77 @@ static void select_experts(struct ffn_job *j, size_t from, size_t to)
             atomic_store(&j->bad_token, (int)t);
 }
 
+/* The next layer's router sees what this one does, until the experts have been added. */
+static void prepare_guess(struct ffn_job *j, size_t from, size_t to)
+{
+    struct cpu *c = j->c;
+    size_t hidden = (size_t)c->shape->hidden;
+
+    for (size_t t = from; t < to; t++) {
+        float *h = c->guess_norm + t * hidden;
+
+        c->k->norm(h, c->x + t * hidden, j->next->ffn_norm, c->shape->hidden,
+                   c->shape->norm_eps);
+        cpu_pack(c, &c->guess_acts, 1u << ACT_F32, (int)t, h);
+    }
+}
+
+static void select_guess(struct ffn_job *j, size_t from, size_t to)
+{
+    struct cpu *c = j->c;
+    size_t experts = (size_t)c->shape->experts, topk = (size_t)c->shape->topk;
+
+    for (size_t t = from; t < to; t++)
+        if (ref_route(c->shape, c->guess + t * experts, j->next->router_bias,
+                      c->guess_id + t * topk, c->guess_weight + t * topk))
+            atomic_store(&j->bad_token, (int)t);
+}
+
 /* Router and shared expert read the same h, so their products go together. */
 static void route_worker(void *arg, int worker, int workers)
 {
     struct ffn_job *j = arg;
     struct cpu *c = j->c;
     const struct ffn *f = j->f;
+    static const struct matrix none;
     size_t inner = (size_t)f->gate.rows, from, to;
     struct product in[] = {
         { &j->w->router, c->router, (size_t)j->w->router.rows, &c->h_acts, 0, c->tokens, true },
         { &f->gate, c->gate, inner, &c->h_acts, 0, c->tokens, false },
         { &f->up, c->up, inner, &c->h_acts, 0, c->tokens, false },
+        { &none, NULL, 0, NULL, 0, 0, false },
     };
     struct product down = { &f->down, j->out, (size_t)f->down.rows, &c->inner_acts, 0, c->tokens,
                             false };
 
+    if (j->next)
+        in[3] = (struct product){ &j->next->router, c->guess, (size_t)j->next->router.rows,
+                                  &c->guess_acts, 0, c->tokens, true };
+
     /* The experts, whatever their formats, find h packed in every kind the table knows. */
     cpu_norm_share(c, j->w->ffn_norm, c->all_kinds, worker, workers);
-    pool_barrier(c->pool, worker);
-    cpu_mul_share(c, in, inner ? 3 : 1, worker, workers);
-    pool_barrier(c->pool, worker);
     pool_share((size_t)c->tokens, 1, worker, workers, &from, &to);
+    if (j->next)
+        prepare_guess(j, from, to);
+    pool_barrier(c->pool, worker);
+    cpu_mul_share(c, in, 4, worker, workers);
+    pool_barrier(c->pool, worker);
     if (inner)
         activate(c, &c->inner_acts, cpu_kinds(c, &f->down), f->gate.rows, from, to);
     pool_share((size_t)c->tokens, 1, workers - 1 - worker, workers, &from, &to);
     select_experts(j, from, to);
+    if (j->next)
+        select_guess(j, from, to);
     pool_barrier(c->pool, worker);
     if (inner)
         cpu_mul_share(c, &down, 1, worker, workers);
 }
 
-int cpu_route(struct cpu *c, const struct layer_weights *w, struct route *out)
+int cpu_route(struct cpu *c, const struct layer_weights *w, const struct layer_weights *next,
+              struct route *out, struct route *guess)
 {
-    struct ffn_job j = { .c = c, .w = w, .f = &w->ffn, .out = c->shared, .bad_token = -1 };
+    struct ffn_job j = { .c = c, .w = w, .f = &w->ffn, .out = c->shared, .bad_token = -1,
+                         .next = c->tokens <= CPU_GUESS_TOKENS ? next : NULL };
     size_t n = (size_t)c->tokens * (size_t)c->shape->hidden;
 
     c->inner_acts.cols = w->ffn.down.cols;
@@ -117,6 +156,8 @@ int cpu_route(struct cpu *c, const struct layer_weights *w, struct route *out)
         return -EDOM;
     memset(c->routed, 0, n * sizeof(float));
     *out = (struct route){ c->tokens, c->shape->topk, c->route_id, c->route_weight };
+    *guess = (struct route){ j.next ? c->tokens : 0, c->shape->topk, c->guess_id,
+                             c->guess_weight };
     return 0;
 }
 

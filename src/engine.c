@@ -102,11 +102,13 @@ static int load_experts(struct engine *g, const struct options *o, struct err *e
     static const char *const backends[] = { [STREAM_AUTO] = "auto", [STREAM_URING] = "uring",
                                             [STREAM_PREADV] = "preadv" };
     const struct placement *p = &g->placement;
+    /* Who bounds the slots wants slots, and no reading ahead of the first request. */
+    bool all = o->ram_experts_bytes == SIZE_AUTO && !p->nvme;
     struct experts_config c = {
         .model = g->model, .pool = g->pool, .slot_bytes = p->slot_bytes,
         .stream = { .depth = o->io_depth },
-        .slots = p->ram_slots == p->ram + p->vram && !p->nvme ? EXPERTS_ALL : placement_slots(p),
-        .state_dir = o->state_dir, .log = g->log, .progress = show_progress, .arg = g->log,
+        .slots = all ? EXPERTS_ALL : placement_slots(p),
+        .state_dir = o->state_dir, .guess = o->guess, .log = g->log, .progress = show_progress, .arg = g->log,
     };
 
     for (int i = STREAM_AUTO; i <= STREAM_PREADV; i++)

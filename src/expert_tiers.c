@@ -1,9 +1,11 @@
 /* Experts in slots in front of the drive: the cache of storage/, seen as experts.  What is in
  * RAM is handed out at once and together; what is read, as it arrives. */
+#include "cpu/pool.h"
 #include "src/experts_internal.h"
 #include "storage/cache.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 static const double CLOSE_SECONDS = 10;
@@ -22,10 +24,39 @@ struct expert_tiers {
     struct ticket ticket;
     bool handed[MAX_EXPERTS];           /* by index in the ticket */
     int handed_n;
+    /* What the next layer is expected to want. */
+    int guess_layer, guesses;
+    uint16_t guess[MAX_EXPERTS];
     struct expert expert[MAX_EXPERTS];
     const struct expert *out[MAX_EXPERTS];
     int index[MAX_EXPERTS], outs;       /* what was handed over last */
 };
+
+struct each {
+    void (*f)(void *data, int i);
+    void *data;
+    int n;
+    atomic_int next;
+};
+
+static void each_worker(void *arg, int worker, int workers)
+{
+    struct each *e = arg;
+    int i;
+
+    (void)worker;
+    (void)workers;
+    while ((i = atomic_fetch_add(&e->next, 1)) < e->n)
+        e->f(e->data, i);
+}
+
+/* The cache's loops on our workers, which wait for it anyway. */
+static void for_each(void *arg, int n, void (*f)(void *data, int i), void *data)
+{
+    struct each e = { .f = f, .data = data, .n = n };
+
+    pool_run(arg, each_worker, &e);
+}
 
 static int plan_extents(struct expert_tiers *t, struct err *e)
 {
@@ -101,6 +132,7 @@ int expert_tiers_open(struct expert_tiers **out, const struct experts_config *c,
             .layers = c->model->shape.sparse_layers, .experts = c->model->shape.experts,
             .extents = t->extents, .source = t->source, .sources = t->sources, .slab = t->slab,
             .stream = t->stream, .popularity = p, .log = c->log, .layer_number = t->layer_number,
+            .for_each = for_each, .for_each_arg = c->pool,
         };
 
         rc = cache_open(&t->cache, &cc, e);
@@ -135,6 +167,23 @@ int expert_tiers_close(struct expert_tiers *t)
     return 0;
 }
 
+static bool was_guessed(const struct expert_tiers *t, uint16_t id)
+{
+    for (int i = 0; i < t->guesses; i++)
+        if (t->guess[i] == id)
+            return true;
+    return false;
+}
+
+void expert_tiers_guess(struct expert_tiers *t, int layer, const struct route *r)
+{
+    t->guess_layer = layer;
+    for (int i = 0; i < r->tokens * r->topk && t->guesses < MAX_EXPERTS; i++)
+        if (!was_guessed(t, r->expert[i]))
+            t->guess[t->guesses++] = r->expert[i];
+    cache_prefetch(t->cache, t->model->sparse_index[layer], t->guess, t->guesses);
+}
+
 void expert_tiers_request(struct expert_tiers *t, int layer, const uint16_t *id, int n,
                           struct tier_counts *counts)
 {
@@ -150,6 +199,12 @@ void expert_tiers_request(struct expert_tiers *t, int layer, const uint16_t *id,
         else
             counts->nvme++;
     }
+    if (t->guesses && t->guess_layer == layer) {
+        counts->guess_asked += (uint64_t)n;
+        for (int i = 0; i < n; i++)
+            counts->guess_right += was_guessed(t, id[i]);
+    }
+    t->guesses = 0;
     cache_request(t->cache, &t->ticket);
 }
 

@@ -12,6 +12,7 @@ struct experts {
     struct expert_tiers *tiers;
     struct popularity popularity;
     bool noted;                         /* since the last save */
+    bool guess;
     struct tier_counts counts;
     /* The request in progress, where all experts are in RAM. */
     const struct expert *wanted[MAX_EXPERTS];
@@ -100,6 +101,7 @@ int experts_open(struct experts **out, const struct experts_config *c, struct er
     x->model = c->model;
     x->log = c->log;
     x->state_dir = c->state_dir;
+    x->guess = c->guess;
     rc = c->model->shape.sparse_layers ? open_popularity(x, e) : 0;
     if (!rc)
         rc = c->slots == EXPERTS_ALL ? expert_set_open(&x->set, c, e)
@@ -160,6 +162,16 @@ void experts_finish(struct experts *x)
 {
     if (x->tiers)
         expert_tiers_finish(x->tiers);
+}
+
+bool experts_want_guess(const struct experts *x)
+{
+    return x->tiers && x->guess;
+}
+
+void experts_guess(struct experts *x, int layer, const struct route *r)
+{
+    expert_tiers_guess(x->tiers, layer, r);
 }
 
 void experts_note(struct experts *x, int layer, const struct route *r)

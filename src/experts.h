@@ -19,6 +19,7 @@ struct experts_config {
     size_t slot_bytes;                  /* each holds any expert of the model */
     struct stream_config stream;        /* how the drive is read; its log is filled in */
     const char *state_dir;              /* of the router's statistics, or NULL */
+    bool guess;                         /* read ahead what the next layer may want */
     struct log *log;
     /* For loading; may be NULL: called with bytes done and total, from this thread. */
     void (*progress)(void *, size_t, size_t);
@@ -33,6 +34,7 @@ struct tier_counts {
     uint64_t vram, ram, nvme;
     uint64_t nvme_bytes;
     double io_wait_seconds;             /* the engine waited for the drive */
+    uint64_t guess_asked, guess_right;  /* experts wanted after a guess, and of them guessed */
 };
 
 /* Blocks for as long as the bytes take, where all experts are read.  -EBADMSG names layer,
@@ -55,6 +57,13 @@ void experts_request(struct experts *x, int layer, const uint16_t *id, int n);
 int  experts_next(struct experts *x, const struct expert *const **out, struct err *e);
 void experts_release(struct experts *x);        /* what experts_next() gave last */
 void experts_finish(struct experts *x);
+
+/* Whether a guess is of use: some experts lie on the drive. */
+bool experts_want_guess(const struct experts *x);
+
+/* What the layer's router would choose as far as is known now.  Call it after
+ * experts_request() for the layer before; what is guessed is read when nothing urgent is. */
+void experts_guess(struct experts *x, int layer, const struct route *r);
 
 /* The router's choices go into the statistics. */
 void experts_note(struct experts *x, int layer, const struct route *r);

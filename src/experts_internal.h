@@ -17,6 +17,7 @@ int  expert_tiers_open(struct expert_tiers **out, const struct experts_config *c
 int  expert_tiers_close(struct expert_tiers *t);
 void expert_tiers_request(struct expert_tiers *t, int layer, const uint16_t *id, int n,
                           struct tier_counts *counts);
+void expert_tiers_guess(struct expert_tiers *t, int layer, const struct route *r);
 int  expert_tiers_next(struct expert_tiers *t, const struct expert *const **out, struct err *e);
 void expert_tiers_release(struct expert_tiers *t);
 void expert_tiers_finish(struct expert_tiers *t);

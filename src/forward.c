@@ -4,6 +4,12 @@
 
 #include <errno.h>
 
+/* What the router said, and what it may say in the next layer with experts. */
+struct choice {
+    struct route route, guess;          /* guess.tokens 0: none */
+    int guess_layer;
+};
+
 /* The experts that this batch chose, each once, ascending, and how many tokens each has. */
 struct chosen {
     uint16_t id[MAX_EXPERTS];
@@ -37,14 +43,16 @@ static int wave_size(const struct runner *f, const struct chosen *c, int first)
 }
 
 /* Experts in the order their bytes arrive: while some are computed, others are read. */
-static int run_wave(struct runner *f, int layer, const struct route *r, const uint16_t *id, int n,
+static int run_wave(struct runner *f, int layer, const struct choice *c, const uint16_t *id, int n,
                     struct err *e)
 {
     const struct expert *const *x;
     int got;
 
-    cpu_wave_begin(f->cpu, r, id, n);
+    cpu_wave_begin(f->cpu, &c->route, id, n);
     experts_request(f->experts, layer, id, n);
+    if (c->guess.tokens)
+        experts_guess(f->experts, c->guess_layer, &c->guess);
     while ((got = experts_next(f->experts, &x, e)) > 0) {
         cpu_wave_add(f->cpu, x, got);
         experts_release(f->experts);
@@ -56,18 +64,27 @@ static int run_wave(struct runner *f, int layer, const struct route *r, const ui
 }
 
 /* The routed experts, in as many waves as the scratch needs. */
-static int run_experts(struct runner *f, int layer, const struct route *r, struct err *e)
+static int run_experts(struct runner *f, int layer, const struct choice *choice, struct err *e)
 {
     struct chosen c;
     int n, rc = 0;
 
-    experts_note(f->experts, layer, r);
-    collect(r, f->model->shape.experts, &c);
+    experts_note(f->experts, layer, &choice->route);
+    collect(&choice->route, f->model->shape.experts, &c);
     for (int first = 0; first < c.n && !rc; first += n) {
         n = wave_size(f, &c, first);
-        rc = run_wave(f, layer, r, c.id + first, n, e);
+        rc = run_wave(f, layer, choice, c.id + first, n, e);
     }
     return rc;
+}
+
+/* The next layer with experts, or NULL; only where reading ahead is of use. */
+static const struct layer_weights *next_sparse(const struct runner *f, int layer, int *next)
+{
+    for (*next = layer + 1; *next < f->model->shape.layers; ++*next)
+        if (!f->model->shape.layer[*next].dense)
+            return experts_want_guess(f->experts) ? &f->model->layer[*next] : NULL;
+    return NULL;
 }
 
 static void keep_route(struct runner *f, int layer, const struct route *r)
@@ -82,8 +99,8 @@ static void keep_route(struct runner *f, int layer, const struct route *r)
 static int run_layer(struct runner *f, int layer, struct kv *kv, const struct batch *b,
                      struct err *e)
 {
-    const struct layer_weights *w = &f->model->layer[layer];
-    struct route r;
+    const struct layer_weights *w = &f->model->layer[layer], *next;
+    struct choice c;
     int rc;
 
     cpu_attention(f->cpu, layer, w, kv, b);
@@ -91,13 +108,14 @@ static int run_layer(struct runner *f, int layer, struct kv *kv, const struct ba
         cpu_dense(f->cpu, w);
         return 0;
     }
-    rc = cpu_route(f->cpu, w, &r);
+    next = next_sparse(f, layer, &c.guess_layer);
+    rc = cpu_route(f->cpu, w, next, &c.route, &c.guess);
     if (rc)
         return fail(e, rc, "layer %d: the router's scores are not finite (position %d)", layer,
                     b->pos);
     if (f->route_id)
-        keep_route(f, layer, &r);
-    rc = run_experts(f, layer, &r, e);
+        keep_route(f, layer, &c.route);
+    rc = run_experts(f, layer, &c, e);
     if (!rc)
         cpu_combine(f->cpu);
     return rc;

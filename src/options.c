@@ -53,7 +53,8 @@ static void set_defaults(struct options *o)
     o->ram_bytes = o->ram_experts_bytes = o->vram_experts_bytes = SIZE_AUTO;
     for (int i = 0; i < OPTION_GPUS; i++)
         o->vram_bytes[i] = SIZE_AUTO;
-    o->io_depth = 64;
+    o->io_depth = 4;
+    o->guess = true;
     o->max_tokens = -1;
     o->temperature = o->top_p = o->min_p = NAN;
     o->top_k = -1;

@@ -30,6 +30,7 @@ struct options {
     int64_t vram_bytes[OPTION_GPUS];    /* or SIZE_AUTO, also where the list was shorter */
     const char *io;             /* uring preadv auto */
     int io_depth;
+    bool guess;                 /* read ahead for the next layer */
     const char *trace_routes;   /* a file to write, or NULL */
     const char *state_dir;      /* NULL: there is no place for state */
     const char *cache_dir;      /* NULL: likewise */

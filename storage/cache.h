@@ -25,6 +25,11 @@ struct cache_config {
     const int *layer_number;            /* [layers], for messages; NULL: as counted */
     double limit_seconds;               /* no expert comes for so long: -ETIMEDOUT; 0: 120 s */
     bool copies;                        /* RAM holds everything: keep what is in VRAM too */
+    /* Runs f(data, i) for 0 <= i < n, in any order and on any threads, and returns when all
+     * are done: for checksums, which one thread makes no faster than a drive reads.  NULL: one
+     * after the other. */
+    void (*for_each)(void *arg, int n, void (*f)(void *data, int i), void *data);
+    void *for_each_arg;
 };
 /* All of these are the caller's, and outlive the cache. */
 

@@ -8,6 +8,8 @@
 /* Reading one expert: its extents through the stream, what can be wrong with them, and in
  * which words it is told. */
 
+enum { SUM_BYTES = 256 << 10, SUM_BLOCKS = 512 };   /* of a block; most blocks of an expert */
+
 static void submit(struct cache *c, struct fetch *f)
 {
     const struct extents *x = &c->config.extents[f->slot->key];
@@ -51,16 +53,44 @@ struct slot *fetch_start(struct cache *c, int key, bool guess, float worth)
     return s;
 }
 
+/* The parts of an expert, cut into blocks that are summed side by side. */
+struct blocks {
+    const uint8_t *at[SUM_BLOCKS];
+    uint32_t bytes[SUM_BLOCKS];
+    uint64_t sum[SUM_BLOCKS];
+    int n;
+};
+
+static void sum_block(void *data, int i)
+{
+    struct blocks *b = data;
+
+    b->sum[i] = XXH3_64bits(b->at[i], b->bytes[i]);
+}
+
+/* XXH3 of the blocks' XXH3.  How an expert is cut depends on its extents alone. */
 static uint64_t checksum(const struct cache *c, const struct slot *s)
 {
     const struct extents *x = &c->config.extents[s->key];
     const uint8_t *bytes = slot_bytes(c, s);
-    uint64_t sum = 0;
+    uint32_t most = x->slot_bytes / (SUM_BLOCKS - EXTENT_PARTS) + 1;
+    struct blocks b = { .n = 0 };
 
+    if (most < SUM_BYTES)
+        most = SUM_BYTES;
     for (int i = 0; i < x->parts; i++)
-        if (x->part_bytes[i])
-            sum = XXH3_64bits_withSeed(bytes + x->part_offset[i], x->part_bytes[i], sum);
-    return sum;
+        for (uint32_t at = 0; at < x->part_bytes[i]; at += most) {
+            uint32_t left = x->part_bytes[i] - at;
+
+            b.at[b.n] = bytes + x->part_offset[i] + at;
+            b.bytes[b.n++] = left < most ? left : most;
+        }
+    if (c->config.for_each)
+        c->config.for_each(c->config.for_each_arg, b.n, sum_block, &b);
+    else
+        for (int i = 0; i < b.n; i++)
+            sum_block(&b, i);
+    return XXH3_64bits(b.sum, (size_t)b.n * sizeof(b.sum[0]));
 }
 
 bool fetch_sum_matches(struct cache *c, const struct slot *s)
