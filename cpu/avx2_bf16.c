@@ -44,7 +44,7 @@ INLINE void panel(__m256 *acc, const struct matrix *m, const uint8_t *x, size_t 
     }
 }
 
-/* n known to the compiler keeps the sums in registers. */
+/* One and two tokens have loops of their own, with n known to the compiler. */
 INLINE void panel_store(float *y, size_t y_stride, const struct matrix *m, const uint8_t *x,
                         size_t x_stride, int n, int row, int row0, int row1, bool whole)
 {

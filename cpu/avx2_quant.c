@@ -292,7 +292,7 @@ INLINE void quads(__m256 (*acc)[2], const struct matrix *m, const struct panel *
     }
 }
 
-/* n known to the compiler keeps the sums in registers. */
+/* One and two tokens have loops of their own, with n known to the compiler. */
 INLINE void panel_mul(__m256 (*acc)[2], const struct matrix *m, const struct panel *p,
                       const uint8_t *x, size_t x_stride, int n, enum wformat format, bool zero)
 {
