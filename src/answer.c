@@ -87,6 +87,38 @@ int answer_prompt(const struct request *q, const struct engine *g, struct ids *o
     return rc || out->n ? rc : fail(e, -EBADMSG, "prompt: no tokens");
 }
 
+static enum constraint_kind kind_of(const struct request *q)
+{
+    bool calls = q->chat && q->tools && q->tool_choice == TOOLS_AUTO;
+
+    if (q->tool_choice == TOOLS_NAMED || (q->tool_choice == TOOLS_REQUIRED &&
+                                          !q->parallel_tool_calls))
+        return CONSTRAIN_CALL;
+    if (q->tool_choice == TOOLS_REQUIRED)
+        return CONSTRAIN_CALLS;
+    return !q->schema ? CONSTRAIN_NO_CALLS
+                      : calls ? CONSTRAIN_DOCUMENT_OR_CALL : CONSTRAIN_DOCUMENT;
+}
+
+int answer_constraint(const struct request *q, struct engine *g, struct constraint **out,
+                      struct err *e)
+{
+    const struct shape *shape = &engine_model(g)->shape;
+    struct constraint_options o = {
+        .kind = kind_of(q), .schema = q->schema, .thinking = q->chat && q->thinking,
+        .tokenizer = engine_tokenizer(g), .vocab = shape->vocab, .eos = shape->eos,
+        .eos_count = shape->eos_count,
+    };
+    int rc;
+
+    *out = NULL;
+    /* A prompt that shows tools but wants none leads the model to call them all the same. */
+    if (!q->schema && !(q->tools && q->tool_choice == TOOLS_NONE))
+        return 0;
+    rc = engine_tokentrie(g, &o.trie, e);
+    return rc ? rc : constraint_open(out, &o, e);
+}
+
 /* Remember a token for logprobs. */
 static int keep_token(struct gather *t, int32_t id, float logprob, bool hidden,
                       const struct alternative *alt, int alts)
@@ -223,9 +255,13 @@ static int run(struct gather *t, struct session *s, const struct options *o, str
     sampling_fill(&g.sampling, &engine_model(session_engine(s))->defaults, t->q->has_seed,
                   o->deterministic);
     g.arg = t;
+    rc = answer_constraint(t->q, session_engine(s), &g.constraint, e);
+    if (rc)
+        return rc;
     if (t->q->echo && !t->q->chat)
         echo_text(t);
     rc = generate(s, &g, &a, e);
+    constraint_close(g.constraint);
     if (rc == -E2BIG)
         rc = -EBADMSG;
     if (!rc && t->parser)

@@ -18,6 +18,11 @@ void sampling_fill(struct sampling *s, const struct generation_defaults *d, bool
  * rendered. */
 int answer_prompt(const struct request *q, const struct engine *g, struct ids *out, struct err *e);
 
+/* What the request demands of its answer, or NULL; constraint_close() it.  -ENOTSUP where the
+ * model's tokenizer has no calls.  The request must outlive it. */
+int answer_constraint(const struct request *q, struct engine *g, struct constraint **out,
+                      struct err *e);
+
 /* Append the response object to out, on one line.  -EBADMSG where the fault is the request's
  * (it does not fit the context); -EDOM, -EIO ... where it is ours. */
 int answer_request(struct session *s, const struct request *q, const struct options *o,

@@ -4,6 +4,7 @@
 #include "src/chat.h"
 #include "src/memory.h"
 #include "src/options.h"
+#include "src/tokentrie.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -180,6 +181,7 @@ void engine_close(struct engine *g)
     if (experts_close(g->experts))
         return;                         /* the drive still writes into what would be freed */
     pool_close(g->pool);
+    tokentrie_close(g->trie);
     tokenizer_close(g->tokenizer);
     model_close(g->model);
     free(g);
@@ -193,6 +195,14 @@ const struct model *engine_model(const struct engine *g)
 const struct tokenizer *engine_tokenizer(const struct engine *g)
 {
     return g->tokenizer;
+}
+
+int engine_tokentrie(struct engine *g, const struct tokentrie **out, struct err *e)
+{
+    int rc = g->trie ? 0 : tokentrie_open(&g->trie, g->tokenizer, e);
+
+    *out = g->trie;
+    return rc;
 }
 
 int engine_context(const struct engine *g)

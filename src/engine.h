@@ -9,6 +9,7 @@ struct options;
 struct placement;
 
 enum { ENGINE_BATCH = 512 };    /* enough tokens to read each weight once for many of them */
+struct tokentrie;
 
 /* A loaded model on this machine: weights, tokenizer, worker threads.  Read-only after
  * engine_open() but for its counters.  One thread at a time. */
@@ -31,6 +32,9 @@ void engine_request_done(struct engine *g);
 
 /* Where the experts of all requests lay when they were needed.  Only grows. */
 struct tier_counts engine_tiers(const struct engine *g);
+
+/* The tokens' tree for constraints, built when it is first asked for.  -ENOMEM. */
+int  engine_tokentrie(struct engine *g, const struct tokentrie **out, struct err *e);
 
 /* Between them the workers stay awake; calls nest.  For callers that evaluate again soon. */
 void engine_begin(struct engine *g);

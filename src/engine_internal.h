@@ -12,6 +12,7 @@ struct engine {
     struct log *log;
     struct model *model;
     struct tokenizer *tokenizer;
+    struct tokentrie *trie;             /* NULL until a constraint needs it */
     struct pool *pool;
     struct experts *experts;
     struct cpu *cpu;

@@ -32,7 +32,7 @@ static bool ends_turn(const struct state *s, int32_t id)
     for (int i = 0; i < s->g->stop_ids; i++)
         if (s->g->stop_id[i] == id)
             return true;
-    for (int i = 0; i < s->shape->eos_count && !s->g->ignore_eos; i++)
+    for (int i = 0; i < s->shape->eos_count && (s->g->constraint || !s->g->ignore_eos); i++)
         if (s->shape->eos[i] == id)
             return true;
     return false;
@@ -56,12 +56,19 @@ static int sample(struct state *s, const float *logits)
     const struct generate *g = s->g;
     struct sampling p = g->sampling;
     struct history h = { g->prompt, (size_t)g->prompts, s->out->ids.id, s->out->ids.n };
+    int rc = 0;
 
     p.banned = s->shape->eos;
     p.banned_count = s->shape->eos_count;
-    p.ban_eos = g->ignore_eos || (int)s->out->ids.n < g->min_tokens;
-    return sampler_next(s->sampler, &p, &h, logits, (uint64_t)session_length(s->session),
-                        &s->next, s->alt, g->alternatives, s->e);
+    p.ban_eos = !g->constraint && (g->ignore_eos || (int)s->out->ids.n < g->min_tokens);
+    if (g->constraint)
+        rc = constraint_mask(g->constraint, &p.allowed, s->e);
+    if (!rc)
+        rc = sampler_next(s->sampler, &p, &h, logits, (uint64_t)session_length(s->session),
+                          &s->next, s->alt, g->alternatives, s->e);
+    if (!rc && g->constraint)
+        rc = constraint_advance(g->constraint, s->next.id, s->e);
+    return rc;
 }
 
 /* The log-probability of token id in a row: what echo reports. */
@@ -222,7 +229,8 @@ static int run_answer(struct state *s)
 
     s->out->finish = FINISH_LENGTH;
     while ((int)s->out->ids.n < most) {
-        bool end = ends_turn(s, s->next.id) && (int)s->out->ids.n >= g->min_tokens;
+        bool end = ends_turn(s, s->next.id) &&
+                   (g->constraint || (int)s->out->ids.n >= g->min_tokens);
 
         rc = ids_push(&s->out->ids, s->next.id);
         if (rc)

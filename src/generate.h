@@ -1,6 +1,7 @@
 #ifndef LAGUNA_GENERATE_H
 #define LAGUNA_GENERATE_H
 
+#include "src/constrain.h"
 #include "src/engine.h"
 #include "src/sample.h"
 
@@ -36,6 +37,9 @@ struct generate {
     int stop_ids;
     int alternatives;                   /* of each token, to report */
     bool ignore_eos;
+    /* NULL: none.  Begins before the first token and is used up by the answer.  It decides where
+     * the turn may end: ignore_eos and min_tokens are then without effect. */
+    struct constraint *constraint;
     bool reuse;                         /* keep the session's common prefix with the prompt */
     /* Each may be NULL; a non-zero return ends the answer as cancelled. */
     int (*on_token)(void *arg, const struct generated *t);

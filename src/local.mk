@@ -41,6 +41,7 @@ src_libengine_a_SOURCES += src/machine.h src/machine.c
 src_libengine_a_SOURCES += src/predict.h src/predict.c
 src_libengine_a_SOURCES += src/outlook.h src/outlook.c
 src_libengine_a_SOURCES += src/heatmap.h src/heatmap.c
+src_libengine_a_SOURCES += src/schema.h src/schema_parts.h src/schema.c src/schema_words.c src/schema_types.c src/schema_calls.c src/schema_finish.c src/textstep.h src/tokentrie.h src/tokentrie.c src/automaton.h src/automaton_parts.h src/automaton.c src/automaton_step.c src/constrain.h src/constrain.c src/request_schema.h src/request_schema.c
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c src/commands.h

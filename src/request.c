@@ -3,6 +3,7 @@
 #include "src/request.h"
 #include "src/param.h"
 #include "src/request_chat.h"
+#include "src/request_schema.h"
 #include "src/utf8.h"
 
 #include <errno.h>
@@ -54,20 +55,6 @@ static int check_ones(const struct params *f)
             return param_refuse(f, name[i], "unsupported", "%s other than 1 is not supported",
                                 name[i]);
     return 0;
-}
-
-static int check_format(const struct params *f)
-{
-    struct params format;
-    const char *type = "text";
-    int rc = param_object(f, "response_format", "response_format.", &format);
-
-    if (!rc)
-        rc = param_string(&format, "type", 32, &type);
-    if (!rc && strcmp(type, "text") != 0)
-        rc = param_refuse(&format, "type", "unsupported", "response_format %s is not supported",
-                          type);
-    return rc;
 }
 
 static int read_sampling(struct request *q, const struct params *f)
@@ -346,7 +333,7 @@ static int read_body(struct request *q, const struct params *f, int vocab)
     if (!rc)
         rc = check_ones(f);
     if (!rc)
-        rc = check_format(f);
+        rc = request_format(q, f);
     if (!rc)
         rc = read_sampling(q, f);
     if (!rc)
@@ -367,6 +354,8 @@ static int read_body(struct request *q, const struct params *f, int vocab)
         return read_prompt(q, f, vocab);
     if (!rc)
         rc = request_tools(q, f);
+    if (!rc)
+        rc = request_calls(q, f);
     if (!rc)
         rc = read_messages(q, f);
     return rc;
@@ -395,6 +384,7 @@ int request_parse(struct request *out, const char *body, size_t n, int vocab,
 void request_free(struct request *q)
 {
     cJSON_Delete(q->body);
+    schema_close(q->schema);
     prompt_free(&q->prompt);
     free(q->prompt_id);
     free(q->bias);

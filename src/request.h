@@ -3,6 +3,7 @@
 
 #include "src/chat.h"
 #include "src/sample.h"
+#include "src/schema.h"
 
 /* The body of /v1/chat/completions (it has messages) or /v1/completions (it has prompt), with
  * every field checked against spec/faults.md 3.3.  What a client did not say stays marked as
@@ -39,6 +40,8 @@ struct request {
     enum tool_choice tool_choice;
     const char *tool_name;      /* TOOLS_NAMED */
     bool parallel_tool_calls;
+    struct schema *schema;      /* of the calls where they are TOOLS_REQUIRED or TOOLS_NAMED, else
+                                 * of the answer; NULL: it is free */
 
     /* Absent: NaN, top_k -1.  bias points to `bias`; banned is left to the caller. */
     struct sampling sampling;

@@ -1,5 +1,5 @@
 /* Thinking switches and tools of a request.  A tool's schema is passed on to the model and
- * to src/argument.c; it is never compiled, and no reference in it is followed. */
+ * to src/argument.c; it is compiled only where a call is demanded, in src/request_schema.c. */
 #include "src/request_chat.h"
 
 #include <errno.h>

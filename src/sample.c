@@ -8,8 +8,8 @@
 
 /* Order of the steps, which decides what a request means: penalties, bias and bans on the
  * logits; temperature; min-p; top-k; top-p over what those leave; one draw.  The vocabulary is
- * never sorted: the best k come out of a heap of k.  Grammars and stop strings are left to
- * the caller. */
+ * never sorted: the best k come out of a heap of k.  Which ids a grammar allows, and
+ * stop strings, are left to the caller. */
 
 struct sampler {
     int vocab;
@@ -121,6 +121,9 @@ static void adjust(struct sampler *s, const struct sampling *p, const struct his
         s->score[p->bias[i].id] += p->bias[i].add;
     for (int i = 0; p->ban_eos && i < p->banned_count; i++)
         s->score[p->banned[i]] = -INFINITY;
+    for (int id = 0; p->allowed && id < s->vocab; id++)
+        if (!(p->allowed[id >> 6] >> (id & 63) & 1))
+            s->score[id] = -INFINITY;
 }
 
 /* The lowest id with the highest value, or -1 where none is above minus infinity. */

@@ -23,6 +23,7 @@ struct sampling {
     bool ban_eos;               /* ignore_eos: the caller puts the ids here */
     const int32_t *banned;
     int banned_count;
+    const uint64_t *allowed;    /* bit i of [(vocab + 63) / 64]: id i may be chosen; NULL: all */
 };
 
 /* What penalties look back on. */

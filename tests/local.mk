@@ -262,3 +262,10 @@ EXTRA_DIST     += tests/fuzz/corpus/machine
 tests_fuzz_machine_SOURCES  = tests/fuzz/machine.c tests/fuzz/replay.c tests/tap.h
 tests_fuzz_machine_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"machine"'
 tests_fuzz_machine_LDADD    = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/fuzz/schema
+TESTS          += tests/fuzz/schema
+EXTRA_DIST     += tests/fuzz/corpus/schema
+tests_fuzz_schema_SOURCES  = tests/fuzz/schema.c tests/fuzz/replay.c tests/tap.h tests/validate.h
+tests_fuzz_schema_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"schema"'
+tests_fuzz_schema_LDADD    = $(ENGINE_LIBS)

@@ -1,0 +1,308 @@
+/* From bytes to tokens: a walk over the tree of tokens steps the automaton once for every
+ * beginning that is still allowed.  Inside of text nearly all tokens are; there a whole subtree
+ * is taken at once.  Where the answer is is one of a few phases; src/automaton.h knows the rest. */
+#include "src/constrain.h"
+#include "src/automaton.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+static const char THINK_END[] = "</think>";
+
+enum phase {
+    PHASE_THOUGHTS,
+    PHASE_FREE,
+    PHASE_DOCUMENT,
+    PHASE_BEFORE,               /* a call must come */
+    PHASE_CALL,                 /* inside of one */
+    PHASE_BETWEEN,              /* behind one */
+    PHASE_END,
+};
+
+struct constraint {
+    struct constraint_options o;
+    enum phase phase;
+    bool first;                 /* nothing of the document is there */
+    size_t tag;                 /* of THINK_END, spelled by ordinary tokens */
+    int32_t think_end, call, call_end;
+    struct automaton *automaton;
+    struct threads threads;
+    uint64_t *allowed;          /* [(vocab + 63) / 64] */
+};
+
+static void allow(struct constraint *c, int32_t id)
+{
+    c->allowed[id >> 6] |= (uint64_t)1 << (id & 63);
+}
+
+static void forbid(struct constraint *c, int32_t id)
+{
+    if (id >= 0)
+        c->allowed[id >> 6] &= ~((uint64_t)1 << (id & 63));
+}
+
+static void allow_end(struct constraint *c)
+{
+    int i;
+
+    for (i = 0; i < c->o.eos_count; i++)
+        allow(c, c->o.eos[i]);
+}
+
+static void allow_tokens(struct constraint *c, uint32_t from, uint32_t to)
+{
+    uint32_t i;
+
+    for (i = from; i < to; i++)
+        allow(c, c->o.trie->id[i]);
+}
+
+/* Every token below the node stays inside of the text that some thread is in. */
+static bool all_plain(const struct constraint *c, uint32_t node, const struct threads *t)
+{
+    const struct tokentrie *trie = c->o.trie;
+    enum trie_text text;
+    enum textstep s;
+    uint32_t left;
+    int i;
+
+    for (i = 0; i < t->n; i++)
+        if (automaton_text(c->automaton, t->top[i], &text, &s, &left) &&
+            trie->plain[text][node] >> s & 1 && left >= trie->deep[node])
+            return true;
+    return false;
+}
+
+/* As deep as a token is long. */
+static void walk(struct constraint *c, uint32_t node, const struct threads *t)
+{
+    const struct tokentrie *trie = c->o.trie;
+    uint32_t child, mark = automaton_mark(c->automaton);
+    struct threads next;
+
+    for (child = node + 1; child < trie->end[node]; child = trie->end[child]) {
+        automaton_step(c->automaton, t, trie->byte[child], &next);
+        if (!next.n)
+            continue;
+        if (all_plain(c, child, &next)) {
+            allow_tokens(c, trie->first[child], trie->first[trie->end[child]]);
+        } else {
+            allow_tokens(c, trie->first[child], trie->first[child + 1]);
+            walk(c, child, &next);
+        }
+        automaton_release(c->automaton, mark);
+    }
+}
+
+/* Tokens that would go on behind a spelled-out </think>: what they say there would be neither
+ * thought nor constrained. */
+static void forbid_overrun(struct constraint *c)
+{
+    const struct tokentrie *trie = c->o.trie;
+    uint32_t node = 0, child, i;
+    const char *rest;
+
+    for (rest = THINK_END + c->tag; c->tag && *rest; rest++) {
+        for (child = node + 1; child < trie->end[node]; child = trie->end[child])
+            if (trie->byte[child] == (uint8_t)*rest)
+                break;
+        if (child >= trie->end[node])
+            return;
+        node = child;
+    }
+    for (i = trie->first[node + 1]; node && i < trie->first[trie->end[node]]; i++)
+        forbid(c, trie->id[i]);
+}
+
+static void allow_all(struct constraint *c)
+{
+    int32_t id, rest = c->o.vocab & ~63;
+
+    memset(c->allowed, 0xff, (size_t)rest / 8);
+    for (id = rest; id < c->o.vocab; id++)
+        allow(c, id);
+}
+
+static void mask_thoughts(struct constraint *c)
+{
+    int i;
+
+    allow_all(c);
+    if (c->o.kind == CONSTRAIN_NO_CALLS)
+        forbid(c, c->call);
+    else
+        for (i = 0; i < c->o.eos_count; i++)
+            forbid(c, c->o.eos[i]);
+    forbid_overrun(c);
+}
+
+int constraint_mask(struct constraint *c, const uint64_t **allowed, struct err *e)
+{
+    bool final = c->automaton && automaton_final(c->automaton, &c->threads);
+
+    memset(c->allowed, 0, ((size_t)c->o.vocab + 63) / 64 * sizeof(*c->allowed));
+    switch (c->phase) {
+    case PHASE_THOUGHTS:
+        mask_thoughts(c);
+        break;
+    case PHASE_FREE:
+        allow_all(c);
+        if (c->o.kind == CONSTRAIN_NO_CALLS)
+            forbid(c, c->call);
+        break;
+    case PHASE_DOCUMENT:
+        walk(c, 0, &c->threads);
+        if (c->first && c->o.kind == CONSTRAIN_DOCUMENT_OR_CALL && c->call >= 0)
+            allow(c, c->call);
+        if (final)
+            allow_end(c);
+        break;
+    case PHASE_BEFORE:
+        allow(c, c->call);
+        break;
+    case PHASE_CALL:
+        walk(c, 0, &c->threads);
+        if (final)
+            allow(c, c->call_end);
+        break;
+    case PHASE_BETWEEN:
+        if (c->o.kind == CONSTRAIN_CALLS)
+            allow(c, c->call);
+        allow_end(c);
+        break;
+    case PHASE_END:
+        allow_end(c);
+        break;
+    }
+    if (c->automaton && automaton_failed(c->automaton))
+        return fail(e, -ENOMEM, "no memory for the constraint");
+    *allowed = c->allowed;
+    return 0;
+}
+
+/* The first phase behind the thoughts. */
+static void begin(struct constraint *c)
+{
+    switch (c->o.kind) {
+    case CONSTRAIN_NO_CALLS:
+        c->phase = PHASE_FREE;
+        break;
+    case CONSTRAIN_DOCUMENT:
+    case CONSTRAIN_DOCUMENT_OR_CALL:
+        c->phase = PHASE_DOCUMENT;
+        automaton_start(c->automaton, &c->threads);
+        break;
+    case CONSTRAIN_CALL:
+    case CONSTRAIN_CALLS:
+        c->phase = PHASE_BEFORE;
+        break;
+    }
+}
+
+static void advance_thoughts(struct constraint *c, int32_t id)
+{
+    size_t n = 0, i;
+    const char *s = tokenizer_bytes(c->o.tokenizer, id, &n);
+
+    if (id == c->think_end) {
+        begin(c);
+        return;
+    }
+    for (i = 0; s && i < n && c->phase == PHASE_THOUGHTS; i++) {
+        if (s[i] == THINK_END[c->tag])
+            c->tag++;
+        else
+            c->tag = s[i] == THINK_END[0];
+        if (!THINK_END[c->tag])
+            begin(c);
+    }
+}
+
+static int advance_bytes(struct constraint *c, int32_t id, struct err *e)
+{
+    size_t n = 0, i;
+    const char *s = tokenizer_bytes(c->o.tokenizer, id, &n);
+    struct threads next;
+
+    c->first = false;
+    for (i = 0; s && i < n; i++) {
+        automaton_step(c->automaton, &c->threads, (uint8_t)s[i], &next);
+        c->threads = next;
+    }
+    if (automaton_failed(c->automaton))
+        return fail(e, -ENOMEM, "no memory for the constraint");
+    assert(c->threads.n);
+    automaton_compact(c->automaton, &c->threads);
+    return 0;
+}
+
+static bool is_end(const struct constraint *c, int32_t id)
+{
+    int i;
+
+    for (i = 0; i < c->o.eos_count; i++)
+        if (c->o.eos[i] == id)
+            return true;
+    return false;
+}
+
+int constraint_advance(struct constraint *c, int32_t id, struct err *e)
+{
+    if (c->phase == PHASE_THOUGHTS) {
+        advance_thoughts(c, id);
+    } else if (c->phase == PHASE_FREE) {
+        return 0;
+    } else if (is_end(c, id)) {
+        c->phase = PHASE_END;
+    } else if (id == c->call) {
+        c->phase = c->phase == PHASE_DOCUMENT ? PHASE_FREE : PHASE_CALL;
+        automaton_start(c->automaton, &c->threads);
+    } else if (id == c->call_end) {
+        c->phase = PHASE_BETWEEN;
+    } else {
+        return advance_bytes(c, id, e);
+    }
+    return 0;
+}
+
+int constraint_open(struct constraint **out, const struct constraint_options *o, struct err *e)
+{
+    struct constraint *c = calloc(1, sizeof(*c));
+    int rc = c ? 0 : -ENOMEM;
+
+    if (c) {
+        c->o = *o;
+        c->first = true;
+        c->think_end = tokenizer_find_added(o->tokenizer, THINK_END);
+        c->call = tokenizer_find_added(o->tokenizer, "<tool_call>");
+        c->call_end = tokenizer_find_added(o->tokenizer, "</tool_call>");
+        c->allowed = calloc(((size_t)o->vocab + 63) / 64, sizeof(*c->allowed));
+        if (!c->allowed)
+            rc = -ENOMEM;
+        if (o->kind >= CONSTRAIN_CALL && (c->call < 0 || c->call_end < 0))
+            rc = -ENOTSUP;
+        if (!rc && o->schema)
+            rc = automaton_open(&c->automaton, o->schema, e);
+    }
+    if (rc) {
+        constraint_close(c);
+        return fail(e, rc, rc == -ENOMEM ? "out of memory"
+                                         : "the tokenizer has no tokens for the tags of calls");
+    }
+    if (o->thinking)
+        c->phase = PHASE_THOUGHTS;
+    else
+        begin(c);
+    *out = c;
+    return 0;
+}
+
+void constraint_close(struct constraint *c)
+{
+    if (!c)
+        return;
+    automaton_close(c->automaton);
+    free(c->allowed);
+    free(c);
+}
