@@ -41,8 +41,8 @@ void automaton_release(struct automaton *a, uint32_t mark);
 /* Keep these threads alone, and of the frames those that they need. */
 void automaton_compact(struct automaton *a, struct threads *t);
 
-/* Whether some thread is inside of text where *left more bytes are sure to be allowed that are
- * plain in the sense of src/tokentrie.h, from state *s of a text of kind *text. */
+/* Whether the thread is inside of text where *left more characters may begin that are plain in
+ * the sense of src/tokentrie.h, in state *s of a text of kind *text. */
 bool automaton_text(const struct automaton *a, uint32_t top, enum trie_text *text,
                     enum textstep *s, uint32_t *left);
 

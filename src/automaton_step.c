@@ -270,7 +270,8 @@ static void take_number(struct automaton *a, struct frame f, uint8_t b, struct t
 static uint64_t available(const struct automaton *a, const struct schema_node *n,
                           const struct frame *f)
 {
-    uint64_t all = n->links == 64 ? UINT64_MAX : ((uint64_t)1 << n->links) - 1, open = all & ~f->seen;
+    uint64_t all = n->links == 64 ? UINT64_MAX : ((uint64_t)1 << n->links) - 1;
+    uint64_t open = all & ~f->seen;
     uint32_t i;
 
     for (i = 0; f->depth + n->tallest > SCHEMA_DEPTH && i < n->links; i++)

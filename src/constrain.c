@@ -50,6 +50,15 @@ static void allow_end(struct constraint *c)
         allow(c, c->o.eos[i]);
 }
 
+/* The tokens that are plain to their end, from between characters. */
+static void allow_inside(struct constraint *c, enum trie_text text)
+{
+    uint32_t i;
+
+    for (i = 0; i < c->o.trie->words; i++)
+        c->allowed[i] |= c->o.trie->inside[text][i];
+}
+
 static void allow_tokens(struct constraint *c, uint32_t from, uint32_t to)
 {
     uint32_t i;
@@ -58,24 +67,64 @@ static void allow_tokens(struct constraint *c, uint32_t from, uint32_t to)
         allow(c, c->o.trie->id[i]);
 }
 
-/* Every token below the node stays inside of the text that some thread is in. */
-static bool all_plain(const struct constraint *c, uint32_t node, const struct threads *t)
-{
-    const struct tokentrie *trie = c->o.trie;
+/* A thread inside of text, and the bytes that were read of it on trial. */
+struct reader {
+    struct constraint *c;
+    uint32_t top;
     enum trie_text text;
-    enum textstep s;
-    uint32_t left;
+    bool known;                 /* what is plain to its end is allowed already */
+    uint8_t path[TRIE_DEPTH];
+};
+
+static void walk(struct constraint *c, uint32_t node, const struct threads *t);
+
+/* A byte that is no plain text: now the automaton reads what came before it as well. */
+static void leave_text(const struct reader *r, uint32_t node, int depth)
+{
+    struct constraint *c = r->c;
+    uint32_t mark = automaton_mark(c->automaton);
+    struct threads t = { 1, { r->top } }, next;
     int i;
 
-    for (i = 0; i < t->n; i++)
-        if (automaton_text(c->automaton, t->top[i], &text, &s, &left) &&
-            trie->plain[text][node] >> s & 1 && left >= trie->deep[node])
-            return true;
-    return false;
+    for (i = 0; i < depth; i++) {
+        automaton_step(c->automaton, &t, r->path[i], &next);
+        t = next;
+    }
+    if (t.n) {
+        allow_tokens(c, c->o.trie->first[node], c->o.trie->first[node + 1]);
+        walk(c, node, &t);
+    }
+    automaton_release(c->automaton, mark);
 }
 
-/* As deep as a token is long. */
-static void walk(struct constraint *c, uint32_t node, const struct threads *t)
+/* Plain text needs no automaton, and where all below is plain, not even a look: a walk over a
+ * vocabulary of 100,000 takes 0.4 ms where stepping took 2. */
+static void walk_text(struct reader *r, uint32_t node, int depth, enum textstep s, uint32_t left)
+{
+    const struct tokentrie *trie = r->c->o.trie;
+    uint32_t child;
+
+    for (child = node + 1; child < trie->end[node]; child = trie->end[child]) {
+        enum textstep next = tokentrie_text(r->text, s, trie->byte[child]);
+        bool begins = s == TEXT_GROUND && next < TEXT_PLAIN;
+
+        r->path[depth] = trie->byte[child];
+        if (next == TEXT_BAD || (begins && !left))
+            continue;
+        if (next >= TEXT_PLAIN) {
+            leave_text(r, child, depth + 1);
+        } else if (trie->plain[r->text][child] >> next & 1 && left - begins >= trie->deep[child]) {
+            if (!r->known)
+                allow_tokens(r->c, trie->first[child], trie->first[trie->end[child]]);
+        } else {
+            if (!r->known)
+                allow_tokens(r->c, trie->first[child], trie->first[child + 1]);
+            walk_text(r, child, depth + 1, next, left - begins);
+        }
+    }
+}
+
+static void walk_steps(struct constraint *c, uint32_t node, const struct threads *t)
 {
     const struct tokentrie *trie = c->o.trie;
     uint32_t child, mark = automaton_mark(c->automaton);
@@ -85,14 +134,39 @@ static void walk(struct constraint *c, uint32_t node, const struct threads *t)
         automaton_step(c->automaton, t, trie->byte[child], &next);
         if (!next.n)
             continue;
-        if (all_plain(c, child, &next)) {
-            allow_tokens(c, trie->first[child], trie->first[trie->end[child]]);
-        } else {
-            allow_tokens(c, trie->first[child], trie->first[child + 1]);
-            walk(c, child, &next);
-        }
+        allow_tokens(c, trie->first[child], trie->first[child + 1]);
+        walk(c, child, &next);
         automaton_release(c->automaton, mark);
     }
+}
+
+/* Allow the tokens that begin with the bytes of the node and go on from the threads.  As deep as
+ * a token is long. */
+static void walk(struct constraint *c, uint32_t node, const struct threads *t)
+{
+    struct threads others;
+    struct reader r;
+    enum textstep s;
+    uint32_t left;
+    int i;
+
+    if (c->o.trie->end[node] == node + 1)
+        return;
+    r.c = c;
+    others.n = 0;
+    for (i = 0; i < t->n; i++) {
+        r.top = t->top[i];
+        if (!automaton_text(c->automaton, r.top, &r.text, &s, &left)) {
+            others.top[others.n++] = r.top;
+            continue;
+        }
+        r.known = !node && s == TEXT_GROUND && left >= c->o.trie->deep[0];
+        if (r.known)
+            allow_inside(c, r.text);
+        walk_text(&r, node, 0, s, left);
+    }
+    if (others.n)
+        walk_steps(c, node, &others);
 }
 
 /* Tokens that would go on behind a spelled-out </think>: what they say there would be neither

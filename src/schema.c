@@ -216,7 +216,8 @@ static int compile_choice(struct compiler *c, const cJSON *list, const struct sc
 {
     struct schema_path key = { p, list->string, 0 }, item = { &key, NULL, 0 };
     uint32_t id[SCHEMA_ALTERNATIVES];
-    int n = cJSON_GetArraySize(list), most = strcmp(list->string, "allOf") ? SCHEMA_ALTERNATIVES : 1;
+    int n = cJSON_GetArraySize(list);
+    int most = strcmp(list->string, "allOf") ? SCHEMA_ALTERNATIVES : 1;
     const cJSON *one;
     int rc = 0;
 

@@ -122,6 +122,8 @@ static bool apart(const struct schema *s, uint32_t a, uint32_t b)
     const struct schema_node *x = &s->node[a], *y = &s->node[b];
     const struct keys k = { s, x, y };
 
+    if ((x->guessed || y->guessed) && x->kind != y->kind)
+        return false;
     if (!(first_of(s, x) & first_of(s, y)))
         return true;
     if (x->kind == SCHEMA_OBJECT && y->kind == SCHEMA_OBJECT)

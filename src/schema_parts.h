@@ -35,6 +35,7 @@ struct schema_node {
     int32_t item;               /* items, additional properties, the document: or SCHEMA_NONE */
     uint32_t words;             /* keys, texts or names: the root of their tree */
     uint32_t min, max;          /* items or characters; max UINT32_MAX: no bound */
+    bool guessed;               /* without a type: the schema takes values of other kinds too */
     bool bounded;               /* an integer in low..high, both below 10^18 in size */
     int64_t low, high;
     uint64_t required;          /* bit i: property i */

@@ -370,6 +370,7 @@ int schema_compile_types(struct compiler *c, const cJSON *schema, const struct s
     struct schema_node any = { .kind = SCHEMA_ANY_OF, .item = SCHEMA_NONE };
     int types = schema_types(c, schema, p), guess, type, rc;
     uint32_t id[8];
+    bool guessed = !types;
 
     if (types < 0)
         return types;
@@ -388,6 +389,7 @@ int schema_compile_types(struct compiler *c, const cJSON *schema, const struct s
         rc = compile_type(c, schema, p, depth, type);
         if (rc < 0)
             return rc;
+        c->s->node[rc].guessed = guessed;
         id[any.links++] = (uint32_t)rc;
     }
     if (any.links == 1)

@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { TOKEN_BYTES_MAX = 255 };         /* longer ones are left out: how deep a walk may go */
-
 struct entry {
     const char *s;
     size_t n;
@@ -34,7 +32,7 @@ static size_t gather(struct entry *v, const struct tokenizer *t)
         size_t length = 0;
         const char *s = tokenizer_bytes(t, id, &length);
 
-        if (s && length && length <= TOKEN_BYTES_MAX && !tokenizer_added(t, id) &&
+        if (s && length && length <= TRIE_DEPTH && !tokenizer_added(t, id) &&
             !tokenizer_special(t, id))
             v[n++] = (struct entry){ s, length, id };
     }
@@ -61,7 +59,7 @@ static size_t count_nodes(const struct entry *v, size_t n)
 
 static void fill(struct tokentrie *t, const struct entry *v, size_t n)
 {
-    uint32_t open[TOKEN_BYTES_MAX + 1] = { 0 }, node = 1;
+    uint32_t open[TRIE_DEPTH + 1] = { 0 }, node = 1;
     size_t depth = 0, i;
 
     for (i = 0; i < n; i++) {
@@ -82,15 +80,6 @@ static void fill(struct tokentrie *t, const struct entry *v, size_t n)
     t->first[node] = (uint32_t)n;
 }
 
-static enum textstep step(enum trie_text text, enum textstep s, uint8_t b)
-{
-    if (text != TRIE_JSON && b == '<')
-        return TEXT_BAD;
-    if (text != TRIE_RAW)
-        return textstep_json(s, b);
-    return b ? textstep_utf8(s, b) : TEXT_BAD;
-}
-
 /* From the last node to the first, so that the children of each are done. */
 static void describe(struct tokentrie *t)
 {
@@ -105,8 +94,8 @@ static void describe(struct tokentrie *t)
             deep = t->deep[child] + 1 > deep ? t->deep[child] + 1 : deep;
             for (text = 0; text < TRIE_TEXTS; text++)
                 for (s = 0; s < TEXT_PLAIN; s++) {
-                    enum textstep next = step((enum trie_text)text, (enum textstep)s,
-                                              t->byte[child]);
+                    enum textstep next = tokentrie_text((enum trie_text)text,
+                                                        (enum textstep)s, t->byte[child]);
 
                     if (next >= TEXT_PLAIN || !(t->plain[text][child] >> next & 1))
                         plain[text] &= (uint8_t)~(1 << s);
@@ -118,12 +107,28 @@ static void describe(struct tokentrie *t)
     }
 }
 
-static bool reserve(struct tokentrie *t, size_t nodes, size_t tokens)
+/* As deep as a token is long. */
+static void find_inside(struct tokentrie *t, enum trie_text text, uint32_t node, enum textstep s)
+{
+    uint32_t child, i;
+
+    for (i = t->first[node]; i < t->first[node + 1]; i++)
+        t->inside[text][t->id[i] >> 6] |= (uint64_t)1 << (t->id[i] & 63);
+    for (child = node + 1; child < t->end[node]; child = t->end[child]) {
+        enum textstep next = tokentrie_text(text, s, t->byte[child]);
+
+        if (next < TEXT_PLAIN)
+            find_inside(t, text, child, next);
+    }
+}
+
+static bool reserve(struct tokentrie *t, size_t nodes, size_t tokens, size_t vocab)
 {
     int text;
 
     t->nodes = (uint32_t)nodes;
     t->tokens = (uint32_t)tokens;
+    t->words = (uint32_t)((vocab + 63) / 64);
     t->byte = calloc(nodes, sizeof(*t->byte));
     t->end = calloc(nodes, sizeof(*t->end));
     t->first = calloc(nodes + 1, sizeof(*t->first));
@@ -131,7 +136,8 @@ static bool reserve(struct tokentrie *t, size_t nodes, size_t tokens)
     t->id = calloc(tokens + 1, sizeof(*t->id));
     for (text = 0; text < TRIE_TEXTS; text++) {
         t->plain[text] = calloc(nodes, sizeof(**t->plain));
-        if (!t->plain[text])
+        t->inside[text] = calloc(t->words, sizeof(**t->inside));
+        if (!t->plain[text] || !t->inside[text])
             return false;
     }
     return t->byte && t->end && t->first && t->deep && t->id;
@@ -142,19 +148,22 @@ int tokentrie_open(struct tokentrie **out, const struct tokenizer *tokenizer, st
     size_t vocab = (size_t)tokenizer_vocab(tokenizer), n = 0, nodes = 0;
     struct entry *v = calloc(vocab + 1, sizeof(*v));
     struct tokentrie *t = calloc(1, sizeof(*t));
+    int text;
 
     if (v) {
         n = gather(v, tokenizer);
         qsort(v, n, sizeof(*v), by_bytes);
         nodes = count_nodes(v, n);
     }
-    if (!v || !t || nodes > UINT32_MAX / 2 || !reserve(t, nodes, n)) {
+    if (!v || !t || nodes > UINT32_MAX / 2 || !reserve(t, nodes, n, vocab)) {
         free(v);
         tokentrie_close(t);
         return fail(e, -ENOMEM, "no memory for the tree of %zu tokens", vocab);
     }
     fill(t, v, n);
     describe(t);
+    for (text = 0; text < TRIE_TEXTS; text++)
+        find_inside(t, (enum trie_text)text, 0, TEXT_GROUND);
     free(v);
     *out = t;
     return 0;
@@ -166,8 +175,10 @@ void tokentrie_close(struct tokentrie *t)
 
     if (!t)
         return;
-    for (text = 0; text < TRIE_TEXTS; text++)
+    for (text = 0; text < TRIE_TEXTS; text++) {
         free(t->plain[text]);
+        free(t->inside[text]);
+    }
     free(t->byte);
     free(t->end);
     free(t->first);

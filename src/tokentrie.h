@@ -7,6 +7,8 @@
 /* Kinds of text: a JSON string; one that must not hold a tag; text between tags. */
 enum trie_text { TRIE_JSON, TRIE_TAGLESS, TRIE_RAW, TRIE_TEXTS };
 
+enum { TRIE_DEPTH = 255 };              /* tokens with more bytes are left out */
+
 /* The bytes of every ordinary token as a tree, so that a machine which reads bytes can be asked
  * about a whole vocabulary at once.  Added tokens are not in it.  Nodes stand in preorder: the
  * first child of node i is i + 1, what follows its subtree is end[i]; the subtree's tokens are
@@ -23,7 +25,21 @@ struct tokentrie {
      * be no tag, no NUL in raw text. */
     uint8_t *plain[TRIE_TEXTS]; /* [nodes] */
     int32_t *id;                /* [tokens] */
+    /* Bit i of [words]: token i, read between characters, is plain to its end. */
+    uint64_t *inside[TRIE_TEXTS];
+    uint32_t words;
 };
+
+/* A byte of text: the state behind it below TEXT_PLAIN where that stays plain, TEXT_BAD where
+ * there is no way on, another where only the machine itself knows. */
+static inline enum textstep tokentrie_text(enum trie_text text, enum textstep s, uint8_t b)
+{
+    if (text != TRIE_JSON && b == '<')
+        return TEXT_END;
+    if (text != TRIE_RAW)
+        return textstep_json(s, b);
+    return b ? textstep_utf8(s, b) : TEXT_BAD;
+}
 
 int  tokentrie_open(struct tokentrie **out, const struct tokenizer *t, struct err *e);
 void tokentrie_close(struct tokentrie *t);

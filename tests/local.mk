@@ -269,3 +269,22 @@ EXTRA_DIST     += tests/fuzz/corpus/schema
 tests_fuzz_schema_SOURCES  = tests/fuzz/schema.c tests/fuzz/replay.c tests/tap.h tests/validate.h
 tests_fuzz_schema_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"schema"'
 tests_fuzz_schema_LDADD    = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_schema
+TESTS          += tests/t_schema
+tests_t_schema_SOURCES = tests/t_schema.c tests/tap.h
+tests_t_schema_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_constrain
+TESTS          += tests/t_constrain
+tests_t_constrain_SOURCES = tests/t_constrain.c tests/data.h tests/tap.h tests/validate.h
+tests_t_constrain_LDADD   = $(ENGINE_LIBS)
+
+## The cost of masks: tests/bench_constrain TOKENIZER.json.
+EXTRA_PROGRAMS += tests/bench_constrain
+tests_bench_constrain_SOURCES = tests/bench_constrain.c
+tests_bench_constrain_LDADD   = $(ENGINE_LIBS)
+
+TESTS              += tests/t_batch_schema.sh
+dist_check_SCRIPTS += tests/t_batch_schema.sh
+EXTRA_DIST         += tests/batch_schema.py

@@ -12,14 +12,20 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { STEPS_MAX = 3000 };
+enum { STEPS_MAX = 1500 };
 
-/* The way to an end: quotes and brackets that close, tags, then whatever is first. */
-static int preferred(const bool *allowed)
+/* The way to an end: quotes and brackets that close, then whatever is first.  Text that may
+ * have control characters is that of an argument, and ends in its tag. */
+static int preferred(const bool *allowed, const struct text *out)
 {
-    static const char close[] = "\"}]</arg_value>kyte0";
+    static const char tag[] = "</arg_value>", close[] = "\"}]<kyte0";
+    size_t n = sizeof(tag) - 2;
     int i;
 
+    while (n && (out->n < n || memcmp(out->s + out->n - n, tag, n) != 0))
+        n--;
+    if (allowed[1])
+        return (uint8_t)tag[n];
     for (i = 0; close[i]; i++)
         if (allowed[(uint8_t)close[i]])
             return (uint8_t)close[i];
@@ -64,7 +70,7 @@ static bool write_value(struct text *out, const struct schema *s, const uint8_t 
         final = automaton_final(a, &t);
         if (final && (size_t)step >= size)
             break;
-        b = (size_t)step < size ? chosen(allowed, data[step]) : preferred(allowed);
+        b = (size_t)step < size ? chosen(allowed, data[step]) : preferred(allowed, out);
         assert(b < 256 || final);
         if (b == 256)
             break;
