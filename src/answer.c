@@ -1,6 +1,5 @@
 #include "src/answer.h"
 #include "src/options.h"
-#include "src/reply.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -9,21 +8,6 @@
 #include <stdlib.h>
 #include <sys/random.h>
 #include <time.h>
-
-/* What an answer gathers while it is made. */
-struct gather {
-    const struct request *q;
-    const struct tokenizer *tokenizer;
-    const struct ids *prompt;
-    struct toolparse *parser;           /* of a conversation, else NULL */
-    struct message message;
-    struct text text;                   /* of a completion */
-    struct reply_token *token;          /* [tokens] */
-    struct alternative *alternative;    /* [tokens][q->alternatives] */
-    int tokens, cap;
-    int reasoning;
-    int rc;
-};
 
 void sampling_fill(struct sampling *s, const struct generation_defaults *d, bool seed_set,
                    bool deterministic)
@@ -57,11 +41,10 @@ static int prompt_ids(const struct request *q, struct ids *out)
     return 0;
 }
 
-static int prompt_text(const struct request *q, const struct engine *g, struct ids *out,
-                       struct err *e)
+static int prompt_text(const struct request *q, const struct tokenizer *t,
+                       const struct shape *shape, struct ids *out, struct err *e)
 {
-    const struct tokenizer *t = engine_tokenizer(g);
-    int32_t bos = tokenizer_bos(t) < 0 ? engine_model(g)->shape.bos : tokenizer_bos(t);
+    int32_t bos = tokenizer_bos(t) < 0 ? shape->bos : tokenizer_bos(t);
     const struct text *text = &q->prompt.text;
     int rc = bos < 0 ? 0 : ids_push(out, bos);
 
@@ -72,16 +55,17 @@ static int prompt_text(const struct request *q, const struct engine *g, struct i
     return rc;
 }
 
-int answer_prompt(const struct request *q, const struct engine *g, struct ids *out, struct err *e)
+int answer_prompt(const struct request *q, const struct tokenizer *t, const struct shape *shape,
+                  struct ids *out, struct err *e)
 {
     int rc;
 
     if (q->prompt_id)
         rc = prompt_ids(q, out);
     else if (q->chat)
-        rc = prompt_encode(&q->prompt, engine_tokenizer(g), out, e);
+        rc = prompt_encode(&q->prompt, t, out, e);
     else
-        rc = prompt_text(q, g, out, e);
+        rc = prompt_text(q, t, shape, out, e);
     if (rc == -ENOMEM)
         return fail(e, rc, "no memory for the prompt's ids");
     return rc || out->n ? rc : fail(e, -EBADMSG, "prompt: no tokens");
@@ -119,77 +103,113 @@ int answer_constraint(const struct request *q, struct engine *g, struct constrai
     return rc ? rc : constraint_open(out, &o, e);
 }
 
-/* Remember a token for logprobs. */
-static int keep_token(struct gather *t, int32_t id, float logprob, bool hidden,
+/* Remember a token for logprobs, and tell of it. */
+static int keep_token(struct answer *a, int32_t id, float logprob, bool hidden,
                       const struct alternative *alt, int alts)
 {
-    size_t width = (size_t)t->q->alternatives;
+    size_t width = (size_t)a->q->alternatives;
+    struct reply_token *k;
 
-    if (t->tokens == t->cap) {
-        int cap = t->cap ? 2 * t->cap : 64;
-        void *token = realloc(t->token, (size_t)cap * sizeof(*t->token));
+    if (a->tokens == a->cap) {
+        int cap = a->cap ? 2 * a->cap : 64;
+        void *token = realloc(a->token, (size_t)cap * sizeof(*a->token));
         void *wider;
 
         if (!token)
             return -ENOMEM;
-        t->token = token;
-        wider = realloc(t->alternative, ((size_t)cap * width + 1) * sizeof(*t->alternative));
+        a->token = token;
+        wider = realloc(a->alternative, ((size_t)cap * width + 1) * sizeof(*a->alternative));
         if (!wider)
             return -ENOMEM;
-        t->alternative = wider;
-        t->cap = cap;
+        a->alternative = wider;
+        a->cap = cap;
     }
     if (alts)
-        memcpy(t->alternative + (size_t)t->tokens * width, alt, (size_t)alts * sizeof(*alt));
-    t->token[t->tokens++] = (struct reply_token){ .id = id, .logprob = logprob, .hidden = hidden,
-                                                  .alternatives = alts };
+        memcpy(a->alternative + (size_t)a->tokens * width, alt, (size_t)alts * sizeof(*alt));
+    k = &a->token[a->tokens++];
+    *k = (struct reply_token){ .id = id, .logprob = logprob, .hidden = hidden,
+                               .alternative = alt, .alternatives = alts };
+    if (a->hooks->token)
+        a->hooks->token(a->hooks->arg, k);
     return 0;
+}
+
+static void on_progress(void *arg, int done)
+{
+    struct answer *a = arg;
+
+    if (a->hooks->progress)
+        a->hooks->progress(a->hooks->arg, done, (int)a->prompt->n);
 }
 
 static int on_prompt(void *arg, const struct echoed *p)
 {
-    struct gather *t = arg;
-    int32_t id = t->prompt->id[p->index];
+    struct answer *a = arg;
+    int32_t id = a->prompt->id[p->index];
 
-    t->rc = keep_token(t, id, p->logprob, p->index == 0 && tokenizer_added(t->tokenizer, id),
+    a->rc = keep_token(a, id, p->logprob, p->index == 0 && tokenizer_added(a->tokenizer, id),
                        p->alt, isnan(p->logprob) ? 0 : p->alts);
-    return t->rc;
+    return a->rc;
+}
+
+/* One call only, where the client cannot take more: the answer ends with the first. */
+static void on_event(void *arg, const struct event *v)
+{
+    struct answer *a = arg;
+
+    if (a->enough)
+        return;
+    message_event(&a->message, v);
+    if (a->hooks->event && !a->message.failed)
+        a->hooks->event(a->hooks->arg, v, &a->message);
+    a->enough = v->kind == EVENT_CALL_END && !a->q->parallel_tool_calls;
+}
+
+static void add_text(struct answer *a, const char *s, size_t n)
+{
+    text_add(&a->text, s, n);
+    if (n && a->hooks->text)
+        a->hooks->text(a->hooks->arg, s, n);
 }
 
 static int on_token(void *arg, const struct generated *g)
 {
-    struct gather *t = arg;
+    struct answer *a = arg;
+    static const struct reply_token nothing = { .id = -1 };
 
-    if (t->parser && toolparse_thinking(t->parser))
-        t->reasoning++;
-    if (t->parser)
-        t->rc = toolparse_push(t->parser, g->text, g->text_n);
-    else
-        text_add(&t->text, g->text, g->text_n);
-    if (!t->rc && t->q->logprobs && g->id >= 0)
-        t->rc = keep_token(t, g->id, g->logprob, false, g->alt, g->alts);
-    return t->rc;
+    if (a->parser && toolparse_thinking(a->parser))
+        a->reasoning++;
+    if (a->parser) {
+        text_add(&a->raw, g->text, g->text_n);
+        a->rc = toolparse_push(a->parser, g->text, g->text_n);
+    } else {
+        add_text(a, g->text, g->text_n);
+    }
+    if (!a->rc && a->q->logprobs && g->id >= 0)
+        a->rc = keep_token(a, g->id, g->logprob, false, g->alt, g->alts);
+    else if (a->hooks->token)
+        a->hooks->token(a->hooks->arg, &nothing);
+    return a->rc || a->enough;
 }
 
 /* The prompt's own text in front of a completion that asked for its echo. */
-static void echo_text(struct gather *t)
+static void echo_text(struct answer *a)
 {
-    const struct request *q = t->q;
-    const struct ids *ids = t->prompt;
+    const struct request *q = a->q;
+    const struct ids *ids = a->prompt;
 
     if (!q->prompt_id)
-        text_add(&t->text, q->prompt.text.s, q->prompt.text.n);
+        add_text(a, q->prompt.text.s, q->prompt.text.n);
     for (size_t i = 0; q->prompt_id && i < ids->n; i++) {
         size_t n = 0;
-        const char *s = tokenizer_bytes(t->tokenizer, ids->id[i], &n);
+        const char *s = tokenizer_bytes(a->tokenizer, ids->id[i], &n);
 
-        if (s && !tokenizer_special(t->tokenizer, ids->id[i]))
-            text_add(&t->text, s, n);
+        if (s && !tokenizer_special(a->tokenizer, ids->id[i]))
+            add_text(a, s, n);
     }
 }
 
-/* The last part of the directory's name. */
-static void model_name(char out[128], const char *dir)
+void answer_model(char out[128], const char *dir)
 {
     size_t n = strlen(dir), from;
 
@@ -202,100 +222,127 @@ static void model_name(char out[128], const char *dir)
     out[n] = 0;
 }
 
-static void write_reply(struct text *out, struct gather *t, const struct generation *a,
-                        const struct options *o)
+void answer_describe(struct answer *a, struct reply *r)
 {
-    struct timings timings = {
-        .prompt_n = a->prompt_n, .predicted_n = (int)a->ids.n, .cache_n = a->cached_n,
-        .prompt_ms = a->prompt_seconds * 1e3, .predicted_ms = a->predicted_seconds * 1e3,
-        .io_wait_ms = a->tiers.io_wait_seconds * 1e3,
-        .vram = a->tiers.vram, .ram = a->tiers.ram, .nvme = a->tiers.nvme,
-    };
-    char random[32], id[48], model[128];
-    struct reply r = {
-        .chat = t->q->chat, .id = id, .model = model, .created = time(NULL),
-        .finish = a->finish, .message = &t->message, .text = t->text.s ? t->text.s : "",
-        .text_n = t->text.n, .logprobs = t->q->logprobs, .token = t->token, .tokens = t->tokens,
-        .usage = { (int)t->prompt->n, a->cached_n, (int)a->ids.n, t->reasoning },
-        .token_id = a->ids.id, .token_ids = (int)a->ids.n, .timings = &timings,
-    };
+    const struct generation *m = &a->made;
 
+    r->chat = a->q->chat;
+    r->finish = m->finish;
+    r->message = &a->message;
+    r->text = a->text.s ? a->text.s : "";
+    r->text_n = a->text.n;
+    r->logprobs = a->q->logprobs;
+    r->token = a->token;
+    r->tokens = a->tokens;
     /* The token that ends a turn has no place among the text's tokens. */
-    if (a->finish == FINISH_STOP && !a->stop && r.tokens)
-        r.tokens--;
-    for (int i = 0; i < t->tokens; i++)
-        t->token[i].alternative = t->alternative + (size_t)i * (size_t)t->q->alternatives;
-    model_name(model, o->model_dir);
-    message_id(random, "");
-    snprintf(id, sizeof(id), "%s-%s", r.chat ? "chatcmpl" : "cmpl", random);
-    reply_json(out, &r, t->tokenizer);
+    if (m->finish == FINISH_STOP && !m->stop && !a->enough && r->tokens)
+        r->tokens--;
+    for (int i = 0; i < a->tokens; i++)
+        a->token[i].alternative = a->alternative + (size_t)i * (size_t)a->q->alternatives;
+    r->usage = (struct usage){ (int)a->prompt->n, m->cached_n, (int)m->ids.n, a->reasoning };
+    r->token_id = m->ids.id;
+    r->token_ids = (int)m->ids.n;
+    a->timings = (struct timings){
+        .prompt_n = m->prompt_n, .predicted_n = (int)m->ids.n, .cache_n = m->cached_n,
+        .prompt_ms = m->prompt_seconds * 1e3, .predicted_ms = m->predicted_seconds * 1e3,
+        .io_wait_ms = m->tiers.io_wait_seconds * 1e3,
+        .vram = m->tiers.vram, .ram = m->tiers.ram, .nvme = m->tiers.nvme,
+    };
+    r->timings = &a->timings;
 }
 
-static void describe(struct generate *g, const struct request *q, const struct ids *prompt)
+static void describe(struct generate *g, struct answer *a)
 {
+    const struct request *q = a->q;
+
     *g = (struct generate){
-        .prompt = prompt->id, .prompts = (int)prompt->n,
+        .prompt = a->prompt->id, .prompts = (int)a->prompt->n,
         .max_tokens = q->max_tokens > INT_MAX ? INT_MAX : (int)q->max_tokens,
         .min_tokens = q->min_tokens > INT_MAX ? INT_MAX : (int)q->min_tokens,
         .sampling = q->sampling, .stop = q->stop, .stops = q->stops, .stop_id = q->stop_id,
         .stop_ids = q->stop_ids, .alternatives = q->logprobs ? q->alternatives : 0,
         .ignore_eos = q->ignore_eos, .reuse = q->cache_prompt, .on_token = on_token,
-        .on_prompt = q->echo && q->logprobs ? on_prompt : NULL,
+        .on_prompt = q->echo && q->logprobs ? on_prompt : NULL, .on_progress = on_progress,
+        .arg = a, .cancel = a->hooks->cancel,
     };
 }
 
-static int run(struct gather *t, struct session *s, const struct options *o, struct text *out,
-               struct err *e)
+static int run(struct answer *a, struct session *s, const struct options *o, struct err *e)
 {
     struct generate g;
-    struct generation a = { .finish = FINISH_STOP };
     int rc;
 
-    describe(&g, t->q, t->prompt);
-    sampling_fill(&g.sampling, &engine_model(session_engine(s))->defaults, t->q->has_seed,
+    describe(&g, a);
+    sampling_fill(&g.sampling, &engine_model(session_engine(s))->defaults, a->q->has_seed,
                   o->deterministic);
-    g.arg = t;
-    rc = answer_constraint(t->q, session_engine(s), &g.constraint, e);
+    rc = answer_constraint(a->q, session_engine(s), &g.constraint, e);
     if (rc)
         return rc;
-    if (t->q->echo && !t->q->chat)
-        echo_text(t);
-    rc = generate(s, &g, &a, e);
+    if (a->q->echo && !a->q->chat)
+        echo_text(a);
+    rc = generate(s, &g, &a->made, e);
     constraint_close(g.constraint);
-    if (rc == -E2BIG)
-        rc = -EBADMSG;
-    if (!rc && t->parser)
-        rc = toolparse_end(t->parser, a.finish == FINISH_STOP);
-    if (rc == -ENOMEM || t->rc || t->text.failed || t->message.failed)
+    if (a->enough && a->made.finish == FINISH_CANCELLED)
+        a->made.finish = FINISH_STOP;
+    if (!rc && a->parser)
+        rc = toolparse_end(a->parser, a->made.finish == FINISH_STOP);
+    if (rc == -ENOMEM || a->rc || a->text.failed || a->raw.failed || a->message.failed)
         rc = fail(e, -ENOMEM, "no memory for the answer");
+    return rc == -E2BIG ? -EBADMSG : rc;
+}
+
+int answer_run(struct answer *a, struct session *s, const struct request *q,
+               const struct ids *prompt, const struct options *o,
+               const struct answer_hooks *hooks, struct err *e)
+{
+    struct toolparse_options po = {
+        .thinking = q->thinking, .tools = q->tool_choice == TOOLS_NONE ? NULL : q->tools,
+        .each = on_event, .arg = a,
+    };
+    int rc = 0;
+
+    *a = (struct answer){ .q = q, .hooks = hooks, .prompt = prompt,
+                          .tokenizer = engine_tokenizer(session_engine(s)) };
+    if (q->chat)
+        rc = toolparse_open(&a->parser, &po, e);
     if (!rc)
-        write_reply(out, t, &a, o);
-    generation_free(&a);
+        rc = run(a, s, o, e);
     return rc;
+}
+
+void answer_free(struct answer *a)
+{
+    toolparse_close(a->parser);
+    message_free(&a->message);
+    text_free(&a->text);
+    text_free(&a->raw);
+    free(a->token);
+    free(a->alternative);
+    generation_free(&a->made);
 }
 
 int answer_request(struct session *s, const struct request *q, const struct options *o,
                    struct text *out, struct err *e)
 {
-    struct engine *engine = session_engine(s);
+    static const struct answer_hooks none = { .cancel = NULL };
+    const struct engine *g = session_engine(s);
+    const struct tokenizer *t = engine_tokenizer(g);
+    char random[32], id[48], model[128];
+    struct reply r = { .id = id, .model = model, .created = time(NULL) };
     struct ids prompt = { NULL, 0, 0 };
-    struct gather t = { .q = q, .tokenizer = engine_tokenizer(engine),
-                        .prompt = &prompt };
-    struct toolparse_options po = {
-        .thinking = q->thinking, .tools = q->tool_choice == TOOLS_NONE ? NULL : q->tools,
-        .each = message_event, .arg = &t.message,
-    };
-    int rc = answer_prompt(q, engine, &prompt, e);
+    struct answer a = { .q = q };
+    int rc = answer_prompt(q, t, &engine_model(g)->shape, &prompt, e);
 
-    if (!rc && q->chat)
-        rc = toolparse_open(&t.parser, &po, e);
     if (!rc)
-        rc = run(&t, s, o, out, e);
-    toolparse_close(t.parser);
-    message_free(&t.message);
-    text_free(&t.text);
-    free(t.token);
-    free(t.alternative);
+        rc = answer_run(&a, s, q, &prompt, o, &none, e);
+    if (!rc) {
+        answer_describe(&a, &r);
+        answer_model(model, o->model_dir);
+        message_id(random, "");
+        snprintf(id, sizeof(id), "%s-%s", r.chat ? "chatcmpl" : "cmpl", random);
+        reply_json(out, &r, t);
+    }
+    answer_free(&a);
     free(prompt.id);
     return rc;
 }

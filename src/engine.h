@@ -70,6 +70,7 @@ struct eval {
     bool routes;
     bool stepwise;              /* one decode step a token, as generation does */
     position_fn each;
+    void (*progress)(void *arg, int done);      /* tokens of this call, after each chunk; or NULL */
     void *arg;
     const volatile int *cancel; /* non-zero stops between chunks with -ECANCELED, what was
                                  * evaluated so far stays; may be NULL */

@@ -106,11 +106,19 @@ static int prompt_row(void *arg, const struct position *p)
     return rc;
 }
 
+static void prompt_progress(void *arg, int done)
+{
+    const struct state *s = arg;
+
+    if (s->g->on_progress)
+        s->g->on_progress(s->g->arg, s->out->cached_n + done);
+}
+
 static int run_prompt(struct state *s)
 {
     const struct generate *g = s->g;
     struct eval v = { .rows = g->on_prompt ? EVAL_ALL : EVAL_LAST, .each = prompt_row, .arg = s,
-                      .cancel = g->cancel };
+                      .progress = prompt_progress, .cancel = g->cancel };
     int kept = g->reuse && !g->on_prompt ? common_prefix(s) : 0, rc = 0;
     double start = clock_now();
 
@@ -120,6 +128,7 @@ static int run_prompt(struct state *s)
     }
     s->out->cached_n = kept;
     s->out->prompt_n = g->prompts - kept;
+    prompt_progress(s, 0);
     if (g->on_prompt) {
         struct echoed first = { .logprob = NAN };
 

@@ -44,6 +44,7 @@ struct generate {
     /* Each may be NULL; a non-zero return ends the answer as cancelled. */
     int (*on_token)(void *arg, const struct generated *t);
     int (*on_prompt)(void *arg, const struct echoed *t);    /* logprobs of the prompt's tokens */
+    void (*on_progress)(void *arg, int done);   /* prompt tokens in the session, after each chunk */
     void *arg;
     const volatile int *cancel;
 };

@@ -241,11 +241,11 @@ void reply_logprobs_text(struct text *out, const struct reply_token *token, int 
     text_puts(out, "]}");
 }
 
-static void add_choice_object(struct text *out, const struct reply *r, const struct tokenizer *t)
+void reply_choice(struct text *out, const struct reply *r, int index, const struct tokenizer *t)
 {
     int i;
 
-    text_puts(out, "{\"index\":0,");
+    text_printf(out, "{\"index\":%d,", index);
     if (r->chat) {
         text_puts(out, "\"message\":");
         reply_message(out, r->message);
@@ -271,7 +271,7 @@ static void add_choice_object(struct text *out, const struct reply *r, const str
     text_puts(out, "}");
 }
 
-void reply_json(struct text *out, const struct reply *r, const struct tokenizer *t)
+void reply_begin(struct text *out, const struct reply *r)
 {
     text_puts(out, "{");
     add_member(out, "id", r->id);
@@ -280,7 +280,10 @@ void reply_json(struct text *out, const struct reply *r, const struct tokenizer 
     text_printf(out, ",\"created\":%jd,", (intmax_t)r->created);
     add_member(out, "model", r->model);
     text_puts(out, ",\"choices\":[");
-    add_choice_object(out, r, t);
+}
+
+void reply_end(struct text *out, const struct reply *r)
+{
     text_puts(out, "],\"usage\":");
     reply_usage(out, &r->usage);
     if (r->timings) {
@@ -288,6 +291,13 @@ void reply_json(struct text *out, const struct reply *r, const struct tokenizer 
         reply_timings(out, r->timings);
     }
     text_puts(out, "}");
+}
+
+void reply_json(struct text *out, const struct reply *r, const struct tokenizer *t)
+{
+    reply_begin(out, r);
+    reply_choice(out, r, 0, t);
+    reply_end(out, r);
 }
 
 void reply_error(struct text *out, const struct request_error *e)

@@ -48,6 +48,12 @@ struct reply {
 /* The whole object of an answer that is not streamed. */
 void reply_json(struct text *out, const struct reply *r, const struct tokenizer *t);
 
+/* The same in three parts, for an answer of several choices, which go between commas.  r of the
+ * first and the last part has what the choices share; their usage is the caller's sum. */
+void reply_begin(struct text *out, const struct reply *r);
+void reply_choice(struct text *out, const struct reply *r, int index, const struct tokenizer *t);
+void reply_end(struct text *out, const struct reply *r);
+
 /* {"error":{...}} */
 void reply_error(struct text *out, const struct request_error *e);
 

@@ -361,24 +361,47 @@ static int read_body(struct request *q, const struct params *f, int vocab)
     return rc;
 }
 
-int request_parse(struct request *out, const char *body, size_t n, int vocab,
-                  struct request_error *e)
+cJSON *request_object(const char *body, size_t n, struct request_error *e)
 {
     struct params f = { .path = "", .e = e };
     size_t valid = utf8_valid(body, n);
     struct err why;
+    cJSON *object;
 
-    *out = (struct request){ .parallel_tool_calls = true };
     *e = (struct request_error){ 0 };
-    if (valid < n)
-        return param_refuse(&f, "", "invalid_utf8", "byte %zu of the body is not UTF-8", valid);
-    out->body = json_parse(body, n, &JSON_REQUEST, &why);
-    if (!out->body)
-        return param_refuse(&f, "", "invalid_json", "%s", why.text);
-    if (!cJSON_IsObject(out->body))
-        return param_refuse(&f, "", "invalid_json", "the body must be a JSON object");
-    f.object = out->body;
+    if (valid < n) {
+        param_refuse(&f, "", "invalid_utf8", "byte %zu of the body is not UTF-8", valid);
+        return NULL;
+    }
+    object = json_parse(body, n, &JSON_REQUEST, &why);
+    if (!object) {
+        param_refuse(&f, "", "invalid_json", "%s", why.text);
+        return NULL;
+    }
+    if (!cJSON_IsObject(object)) {
+        param_refuse(&f, "", "invalid_json", "the body must be a JSON object");
+        cJSON_Delete(object);
+        return NULL;
+    }
+    return object;
+}
+
+int request_read(struct request *out, cJSON *body, int vocab, struct request_error *e)
+{
+    struct params f = { .object = body, .path = "", .e = e };
+
+    *out = (struct request){ .body = body, .parallel_tool_calls = true };
+    *e = (struct request_error){ 0 };
     return read_body(out, &f, vocab);
+}
+
+int request_parse(struct request *out, const char *body, size_t n, int vocab,
+                  struct request_error *e)
+{
+    cJSON *object = request_object(body, n, e);
+
+    *out = (struct request){ .body = NULL };
+    return object ? request_read(out, object, vocab, e) : -EBADMSG;
 }
 
 void request_free(struct request *q)

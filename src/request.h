@@ -68,4 +68,10 @@ int  request_parse(struct request *out, const char *body, size_t n, int vocab,
                    struct request_error *e);
 void request_free(struct request *q);
 
+/* The same of a body that is parsed already and now belongs to *out. */
+int  request_read(struct request *out, cJSON *body, int vocab, struct request_error *e);
+
+/* The first half of request_parse(): the body as an object that the caller owns, or NULL. */
+cJSON *request_object(const char *body, size_t n, struct request_error *e);
+
 #endif

@@ -172,6 +172,8 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
             rc = fail(e, -ECANCELED, "cancelled");
         else
             rc = run_chunk(s, &b, v, from + b.tokens == n, e);
+        if (!rc && v->progress)
+            v->progress(v->arg, from + b.tokens);
     }
     pool_end(g->pool);
     if (rc && rc != -ECANCELED && session_rewind(s, start))
