@@ -18,5 +18,7 @@ int cmd_bench(struct options *o, struct err *e);
 int cmd_plan(struct options *o, struct err *e);
 int cmd_stats(struct options *o, struct err *e);
 int cmd_doctor(struct options *o, struct err *e);
+int cmd_serve(struct options *o, struct err *e);
+int cmd_top(struct options *o, struct err *e);
 
 #endif

@@ -60,6 +60,17 @@ static void set_defaults(struct options *o)
     o->top_k = -1;
     o->window = 2048;
     o->repetitions = 5;
+    o->host = "127.0.0.1";
+    o->port = 8080;
+    o->queue = 8;
+    o->sessions = 2;
+    o->drain_seconds = 4;
+    o->limits = (struct http_limits){
+        .line_bytes = 8192, .head_bytes = 16384, .fields = 64, .body_bytes = 32 << 20,
+        .head_seconds = 10, .body_seconds = 60, .body_rate = 1024, .idle_seconds = 900,
+        .connections = 512, .peer_connections = 64,
+    };
+    o->url = "http://127.0.0.1:8080";
 }
 
 /* base + tail, or nothing where base is unset or empty. */
@@ -369,6 +380,19 @@ static int check_together(const struct options *o, const struct line *l, struct 
     return 0;
 }
 
+/* How systemd started the service, if it did. */
+static void find_service(struct options *o)
+{
+    const char *fds = getenv("LISTEN_FDS"), *pid = getenv("LISTEN_PID");
+
+    if (o->command != CMD_SERVE)
+        return;
+    o->notify_socket = getenv("NOTIFY_SOCKET");
+    o->watchdog = getenv("WATCHDOG_USEC") != NULL;
+    if (fds && pid && strtol(pid, NULL, 10) == getpid())
+        o->listen_fds = (int)strtol(fds, NULL, 10);
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct err *e)
 {
     struct line l = { .settings = 0 };
@@ -398,5 +422,6 @@ int options_parse(struct options *o, int argc, char **argv, struct err *e)
         rc = check_together(o, &l, e);
     if (!rc)
         rc = find_places(o, e);
+    find_service(o);
     return rc;
 }

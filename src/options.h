@@ -2,6 +2,7 @@
 #define LAGUNA_OPTIONS_H
 
 #include "src/base.h"
+#include "src/http_head.h"
 
 /* Everything a person can set: command line, then LAGUNA_* in the environment, then
  * /etc/laguna-offload.conf, then the defaults.  The only file that reads the environment. */
@@ -59,6 +60,18 @@ struct options {
     const char *svg;            /* stats: a file to write, or NULL */
     struct option_list prompts, generations, depths;    /* bench: tokens */
     int repetitions;            /* bench */
+
+    /* serve, top */
+    const char *host;           /* an address, or a path that ends in .sock */
+    int port;                   /* 0: any */
+    const char *api_key, *api_key_file, *cors_origins, *alias;      /* each may be NULL */
+    int queue, sessions, drain_seconds;
+    struct http_limits limits;
+    bool prefix_debug;
+    const char *url;            /* top: of the server */
+    const char *notify_socket;  /* of systemd, or NULL */
+    int listen_fds;             /* sockets that systemd holds open, from 3 on */
+    bool watchdog;              /* systemd wants to hear that the server lives */
 
     void *owned[OPTION_STOPS];  /* memory behind the pointers above */
     int owneds;

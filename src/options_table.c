@@ -15,8 +15,10 @@ enum {
     PLAN = 1 << CMD_PLAN,
     STATS = 1 << CMD_STATS,
     DOCTOR = 1 << CMD_DOCTOR,
-    COMMON = RUN | BATCH | SCORE | TOKENIZE | RENDER | BENCH | PLAN | STATS | DOCTOR,
-    ANY = COMMON | 1 << CMD_NONE,
+    SERVE = 1 << CMD_SERVE,
+    TOP = 1 << CMD_TOP,
+    COMMON = RUN | BATCH | SCORE | TOKENIZE | RENDER | BENCH | PLAN | STATS | DOCTOR | SERVE,
+    ANY = COMMON | TOP | 1 << CMD_NONE,
 };
 
 static const struct command_spec COMMANDS[] = {
@@ -29,10 +31,13 @@ static const struct command_spec COMMANDS[] = {
     { "plan", CMD_PLAN, "", "say what goes where, whether it fits, and how fast it will be" },
     { "stats", CMD_STATS, "", "show which experts the router has chosen so far" },
     { "doctor", CMD_DOCTOR, "", "check what makes the program slow on this machine, or stops it" },
+    { "serve", CMD_SERVE, "", "answer the OpenAI and Anthropic APIs over HTTP" },
+    { "top", CMD_TOP, "", "watch a running server" },
     { NULL, CMD_NONE, NULL, NULL },
 };
 
 #define AT(field) offsetof(struct options, field)
+#define LIMIT(field) offsetof(struct options, limits.field)
 #define MILLION 1000000
 
 static const struct option_spec OPTIONS[] = {
@@ -97,6 +102,51 @@ static const struct option_spec OPTIONS[] = {
     { "csv", 0, NULL, BENCH | STATS, OPTION_FLAG, AT(csv), 0, 0,
       "write comma-separated values" },
     { "json", 0, NULL, BENCH | PLAN | STATS | DOCTOR, OPTION_FLAG, AT(json), 0, 0, "write JSON" },
+
+    { "host", 0, "ADDRESS", SERVE, OPTION_TEXT, AT(host), 0, 0,
+      "listen there; a path ending in .sock is a unix socket [127.0.0.1]" },
+    { "port", 0, "N", SERVE, OPTION_INT, AT(port), 0, 65535, "0: any free one [8080]" },
+    { "api-key", 0, "KEY[,KEY]", SERVE, OPTION_TEXT, AT(api_key), 0, 0,
+      "answer only who shows one of these keys" },
+    { "api-key-file", 0, "FILE", SERVE, OPTION_TEXT, AT(api_key_file), 0, 0,
+      "the same, a key a line" },
+    { "cors-origins", 0, "LIST", SERVE, OPTION_TEXT, AT(cors_origins), 0, 0,
+      "origins whose pages may ask, localhost, or * [none]" },
+    { "alias", 0, "NAME", SERVE, OPTION_TEXT, AT(alias), 0, 0,
+      "what the model is called [its directory's name]" },
+    { "queue", 0, "N", SERVE, OPTION_INT, AT(queue), 0, 4096,
+      "requests that may wait behind the one being answered [8]" },
+    { "sessions", 0, "N", SERVE, OPTION_INT, AT(sessions), 1, 16,
+      "conversations whose KV cache is kept [2]" },
+    { "drain-seconds", 0, "N", SERVE, OPTION_INT, AT(drain_seconds), 0, 3600,
+      "how long answers may go on after SIGTERM [4]" },
+    { "prefix-debug", 0, NULL, SERVE, OPTION_FLAG, AT(prefix_debug), 0, 0,
+      "say where a prompt first differs from what is kept" },
+    { "max-line", 0, "N", SERVE, OPTION_INT, LIMIT(line_bytes), 64, MILLION,
+      "bytes of a request line [8192]" },
+    { "max-head", 0, "N", SERVE, OPTION_INT, LIMIT(head_bytes), 256, MILLION,
+      "bytes of a request's head [16384]" },
+    { "max-fields", 0, "N", SERVE, OPTION_INT, LIMIT(fields), 1, 10000,
+      "header fields of a request [64]" },
+    { "max-body", 0, "SIZE", SERVE, OPTION_SIZE, LIMIT(body_bytes), 0, 0,
+      "bytes of a request's body [32M]" },
+    { "head-seconds", 0, "N", SERVE, OPTION_INT, LIMIT(head_seconds), 1, 3600,
+      "how long a request's head may take [10]" },
+    { "body-seconds", 0, "N", SERVE, OPTION_INT, LIMIT(body_seconds), 1, 86400,
+      "how long a request's body may take [60]" },
+    { "body-rate", 0, "N", SERVE, OPTION_INT, LIMIT(body_rate), 0, MILLION,
+      "least bytes a second of a body [1024]" },
+    { "idle-seconds", 0, "N", SERVE, OPTION_INT, LIMIT(idle_seconds), 1, 86400,
+      "how long a connection may be silent between requests [900]" },
+    { "max-connections", 0, "N", SERVE, OPTION_INT, LIMIT(connections), 1, 65536,
+      "connections at a time [512]" },
+    { "max-peer-connections", 0, "N", SERVE, OPTION_INT, LIMIT(peer_connections), 1, 65536,
+      "connections of one other machine [64]" },
+
+    { "url", 0, "URL", TOP, OPTION_TEXT, AT(url), 0, 0,
+      "of the server [http://127.0.0.1:8080]" },
+    { "api-key-file", 0, "FILE", TOP, OPTION_TEXT, AT(api_key_file), 0, 0,
+      "show the first key of FILE" },
 
     { "model", 'm', "DIR", COMMON, OPTION_TEXT, AT(model_dir), 0, 0,
       "the checkpoint's directory [the nano model shipped with the program]" },

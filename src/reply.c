@@ -310,5 +310,7 @@ void reply_error(struct text *out, const struct request_error *e)
     add_member(out, "param", e->param[0] ? e->param : NULL);
     text_puts(out, ",");
     add_member(out, "code", e->code);
+    if (e->n_ctx)
+        text_printf(out, ",\"n_prompt_tokens\":%zu,\"n_ctx\":%d", e->n_prompt_tokens, e->n_ctx);
     text_puts(out, "}}");
 }

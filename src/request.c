@@ -14,7 +14,8 @@
 
 static int no_memory(struct request_error *e)
 {
-    *e = (struct request_error){ 503, "server_error", "out_of_memory", "", "out of memory" };
+    *e = (struct request_error){ .status = 503, .type = "server_error", .code = "out_of_memory",
+                                 .message = "out of memory" };
     return -ENOMEM;
 }
 

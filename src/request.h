@@ -15,6 +15,8 @@ struct request_error {
     const char *type, *code;
     char param[128];            /* path of the field, or empty */
     char message[512];
+    size_t n_prompt_tokens;     /* context_length_exceeded: clients read the numbers, */
+    int n_ctx;                  /* which are otherwise 0 */
 };
 
 enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
