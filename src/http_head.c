@@ -217,9 +217,13 @@ int64_t http_chunk_size(const char *s, size_t n)
 
 void http_head_cut(char *s, const struct http_head *h)
 {
-    for (size_t i = 0; i + 1 < h->bytes; i++)
-        if (s[i] == '\r')
-            s[i] = s[i + 1] = 0;
+    for (size_t i = 0; i + 1 < h->bytes; i++) {
+        if (s[i] != '\r')
+            continue;
+        s[i] = s[i + 1] = 0;
+        for (size_t k = i; k && (s[k - 1] == ' ' || s[k - 1] == '\t'); k--)
+            s[k - 1] = 0;
+    }
     s[strcspn(s, " ")] = 0;
     *strrchr(s + strlen(s) + 1, ' ') = 0;
 }
@@ -231,13 +235,13 @@ const char *http_target(const char *s)
 
 const char *http_field(const char *s, const struct http_head *h, const char *name)
 {
-    const char *end = s + h->bytes - 2;
+    const char *end = s + h->bytes;
     size_t n = strlen(name);
 
     /* The request line is three strings now. */
     for (int i = 0; i < 3; i++)
         s += strlen(s) + 1;
-    for (s++; s < end; s += strlen(s) + 2)
+    for (; s < end; s += strlen(s) + 1)
         if (!strncasecmp(s, name, n) && s[n] == ':')
             return s + n + 1 + strspn(s + n + 1, " \t");
     return NULL;

@@ -288,3 +288,32 @@ tests_bench_constrain_LDADD   = $(ENGINE_LIBS)
 TESTS              += tests/t_batch_schema.sh
 dist_check_SCRIPTS += tests/t_batch_schema.sh
 EXTRA_DIST         += tests/batch_schema.py
+
+## Servers in child processes, over the model or over an engine that says what it is told.
+check_PROGRAMS += tests/t_serve_parse
+TESTS          += tests/t_serve_parse
+tests_t_serve_parse_SOURCES  = tests/t_serve_parse.c tests/serve.h tests/serve.c tests/tap.h
+tests_t_serve_parse_SOURCES += tests/replay_engine.c
+tests_t_serve_parse_LDADD    = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_serve
+TESTS          += tests/t_serve
+tests_t_serve_SOURCES = tests/t_serve.c tests/serve.h tests/serve.c tests/tap.h
+tests_t_serve_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_http_head
+TESTS          += tests/t_http_head
+tests_t_http_head_SOURCES = tests/t_http_head.c tests/tap.h
+tests_t_http_head_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_kept
+TESTS          += tests/t_kept
+tests_t_kept_SOURCES = tests/t_kept.c tests/tap.h
+tests_t_kept_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/fuzz/http_head
+TESTS          += tests/fuzz/http_head
+EXTRA_DIST     += tests/fuzz/corpus/http_head
+tests_fuzz_http_head_SOURCES  = tests/fuzz/http_head.c tests/fuzz/replay.c tests/tap.h
+tests_fuzz_http_head_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"http_head"'
+tests_fuzz_http_head_LDADD    = $(ENGINE_LIBS)

@@ -1,0 +1,29 @@
+#ifndef LAGUNA_TESTS_SERVE_H
+#define LAGUNA_TESTS_SERVE_H
+
+#include "src/json.h"
+#include "src/message.h"
+
+#include <sys/types.h>
+
+/* A server in a child process, and a client that speaks just enough HTTP to it. */
+
+struct serving {
+    pid_t pid;
+    int port;
+};
+
+/* options: of `serve`, up to a NULL.  False where it does not begin to listen. */
+bool serve_start(struct serving *s, const char *const *options);
+/* SIGTERM; the exit status, or -1. */
+int  serve_stop(struct serving *s);
+
+/* Connect; -1 where that fails. */
+int  serve_connect(const struct serving *s);
+/* Send bytes and read until the server closes, or for `seconds`. */
+struct text serve_exchange(const struct serving *s, const char *bytes, size_t n, int seconds);
+/* POST a JSON body, read the answer's body; the status in *status. */
+struct text serve_post(const struct serving *s, const char *path, const char *body, int *status);
+struct text serve_get(const struct serving *s, const char *path, int *status);
+
+#endif
