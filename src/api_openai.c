@@ -44,6 +44,7 @@ static int read_choice(struct job *j, int i, cJSON *body)
 {
     struct request_error e;
 
+    recall_calls(j->server->recall, cJSON_GetObjectItemCaseSensitive(body, "messages"));
     if (request_read(&j->choice[i].q, body, j->server->model->shape.vocab, &e))
         return refuse(j, &e);
     return check_choice(j, &j->choice[i].q);

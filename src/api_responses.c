@@ -48,6 +48,7 @@ static int read_request(struct job *j)
         return -EBADMSG;
     }
     q = &j->choice[0].q;
+    recall_calls(j->server->recall, cJSON_GetObjectItemCaseSensitive(chat, "messages"));
     if (request_read(&j->choice[0].q, chat, j->server->model->shape.vocab, &e))
         return refuse(j, &e);
     if (q->tool_choice == TOOLS_REQUIRED || q->tool_choice == TOOLS_NAMED)

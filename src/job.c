@@ -257,7 +257,8 @@ int job_tokenize(struct job *j)
 
     for (int i = 0; i < j->choices; i++) {
         struct choice *c = &j->choice[i];
-        int rc = answer_prompt(&c->q, s->tokenizer, &s->model->shape, &c->prompt, &e);
+        int rc = c->q.chat ? recall_encode(s->recall, &c->q.prompt, s->tokenizer, &c->prompt, &e)
+                 : answer_prompt(&c->q, s->tokenizer, &s->model->shape, &c->prompt, &e);
 
         if (rc == -ENOMEM)
             return job_refuse(j, 503, "out_of_memory", "%s", e.text);

@@ -45,6 +45,7 @@ src_libengine_a_SOURCES += src/schema.h src/schema_parts.h src/schema.c src/sche
 src_libengine_a_SOURCES += src/http_head.h src/http_head.c src/http_conn.h src/http_conn.c src/http.h src/http.c src/keys.h src/keys.c src/notify.h src/notify.c src/kept.h src/kept.c src/job.h src/job.c src/server.h src/server.c src/route.c src/sse.h src/sse.c src/api.h src/api_openai.c src/api_responses.c src/api_anthropic.c src/api_text.c src/api_info.c src/convert.h src/convert.c src/convert_messages.c src/convert_responses.c src/page.h src/page.c src/command_io.h src/command_io.c
 nodist_src_libengine_a_SOURCES += src/page_bytes.h
 BUILT_SOURCES += src/page_bytes.h src od -An -v -tu1 $(srcdir)/src/page.html | 's/[0-9][0-9]*/&,/g' >$@
+src_libengine_a_SOURCES += src/recall.h src/recall.c
 CLEANFILES += src/page_bytes.h
 EXTRA_DIST += src/page.html
 src/page_bytes.h: src/page.html

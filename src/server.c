@@ -233,6 +233,30 @@ static void count(struct job *j, const struct answer *a)
     pthread_mutex_unlock(&j->server->lock);
 }
 
+/* --prefix-debug: the first byte at which the prompt is not what the session holds. */
+static void show_prefix(struct server *s, int chosen, const struct ids *prompt, int common)
+{
+    const struct session *session = kept_session(s->kept, chosen);
+    const int32_t *have = session_tokens(session);
+    const char *ours = "", *theirs = "";
+    size_t byte = 0, n = 0, m = 0, i = 0;
+
+    for (int k = 0; k < common; k++) {
+        tokenizer_bytes(s->tokenizer, have[k], &n);
+        byte += n;
+    }
+    n = 0;
+    if (common < session_length(session))
+        ours = tokenizer_bytes(s->tokenizer, have[common], &n);
+    if (common < (int)prompt->n)
+        theirs = tokenizer_bytes(s->tokenizer, prompt->id[common], &m);
+    while (ours && theirs && i < n && i < m && ours[i] == theirs[i])
+        i++;
+    warn(&s->o->log, "prefix: session %d has %d of the prompt's %zu tokens, up to byte %zu; then "
+         "it has '%.*s' and the prompt '%.*s'", chosen, common, prompt->n, byte + i, (int)n,
+         ours ? ours : "", (int)m, theirs ? theirs : "");
+}
+
 /* One choice of a job: 0; 1 where the client has left. */
 static int answer_choice(struct job *j, const struct answer_hooks *hooks)
 {
@@ -245,9 +269,13 @@ static int answer_choice(struct job *j, const struct answer_hooks *hooks)
     pthread_mutex_lock(&s->lock);
     s->session = chosen;
     pthread_mutex_unlock(&s->lock);
+    if (s->o->prefix_debug)
+        show_prefix(s, chosen, &c->prompt, common);
     rc = answer_run(&a, kept_session(s->kept, chosen), &c->q, &c->prompt, s->o, hooks, &e);
     look(s);
     count(j, &a);
+    if (!rc)
+        recall_keep(s->recall, &a);
     if (rc)
         describe_failure(j, rc, &e);
     else if (a.made.finish == FINISH_CANCELLED)
@@ -530,6 +558,7 @@ static void close_all(struct server *s)
     kept_close(s->kept);
     engine_close(s->engine);
     free(s->share);
+    recall_close(s->recall);
     keys_free(&s->keys);
 }
 
@@ -546,7 +575,9 @@ int server_run(struct options *o, struct err *e)
         snprintf(s.model_name, sizeof(s.model_name), "%s", o->alias);
     else
         answer_model(s.model_name, o->model_dir);
-    rc = open_events(&s, e);
+    rc = recall_open(&s.recall, e);
+    if (!rc)
+        rc = open_events(&s, e);
     if (!rc)
         rc = open_http(&s, e);
     if (!rc)

@@ -6,6 +6,7 @@
 #include "src/kept.h"
 #include "src/keys.h"
 #include "src/options.h"
+#include "src/recall.h"
 
 #include <pthread.h>
 
@@ -42,6 +43,7 @@ struct server {
      * only at what never changes. */
     struct engine *engine;
     struct kept *kept;
+    struct recall *recall;      /* any thread */
     const struct tokenizer *tokenizer;
     const struct model *model;
     int context;

@@ -219,6 +219,52 @@ static void test_cut(const struct serving *server)
     ok(!wrong, "P-09: cut after any byte it ends as length, without half a call");
 }
 
+static int number(const cJSON *o, const char *a, const char *b)
+{
+    const cJSON *n = json_get(o, a);
+
+    n = b ? json_get(n, b) : n;
+    return n ? n->valueint : -1;
+}
+
+/* A call comes back in other words for the same: the prompt goes on where the session ends. */
+static void test_recall(const struct serving *server, char mode)
+{
+    static const char question[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"REPLAY%c<tool_call"
+        ">lookup<arg_key>n</arg_key>\\n<arg_value> 420 </arg_value><arg_key>deep</arg_key>"
+        "<arg_value>true</arg_value></tool_call>\"}";
+    struct text body = { NULL, 0, 0, false }, answer;
+    const cJSON *call;
+    cJSON *first, *second;
+    struct err e;
+    int status;
+
+    text_printf(&body, question, mode);
+    text_printf(&body, "],\"tools\":%s}", TOOLS);
+    answer = serve_post(server, "/v1/chat/completions", body.s, &status);
+    first = json_parse(answer.s, answer.n, &JSON_REQUEST, &e);
+    text_free(&answer);
+    call = json_get(json_get(json_get(first, "choices")->child, "message"), "tool_calls")->child;
+    body.n = 0;
+    text_printf(&body, question, mode);
+    text_printf(&body, ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"%s\","
+                "\"type\":\"function\",\"function\":{\"name\":\"lookup\",\"arguments\":"
+                "\"{\\\"deep\\\":true,\\\"n\\\":420}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"x\","
+                "\"content\":\"y\"},{\"role\":\"user\",\"content\":\"REPLAYnok\"}],\"tools\":%s}",
+                json_get(call, "id")->valuestring, TOOLS);
+    answer = serve_post(server, "/v1/chat/completions", body.s, &status);
+    second = json_parse(answer.s, answer.n, &JSON_REQUEST, &e);
+    ok(status == 200 && number(json_get(second, "usage"), "prompt_tokens_details", "cached_tokens")
+       == number(json_get(first, "usage"), "total_tokens", NULL) - 1,
+       "what was sampled comes back as it was sampled, %c: %d of %d", mode,
+       number(json_get(second, "usage"), "prompt_tokens_details", "cached_tokens"),
+       number(json_get(first, "usage"), "total_tokens", NULL) - 1);
+    cJSON_Delete(first);
+    cJSON_Delete(second);
+    text_free(&answer);
+    text_free(&body);
+}
+
 int main(void)
 {
     const char *dir = getenv("srcdir");
@@ -233,6 +279,8 @@ int main(void)
     }
     test_cases(&server);
     test_cut(&server);
+    test_recall(&server, 'n');
+    test_recall(&server, 'b');
     ok(serve_stop(&server) == 0, "it ends cleanly");
     return done();
 }
