@@ -41,14 +41,43 @@ src_libengine_a_SOURCES += src/machine.h src/machine.c
 src_libengine_a_SOURCES += src/predict.h src/predict.c
 src_libengine_a_SOURCES += src/outlook.h src/outlook.c
 src_libengine_a_SOURCES += src/heatmap.h src/heatmap.c
-src_libengine_a_SOURCES += src/schema.h src/schema_parts.h src/schema.c src/schema_words.c src/schema_types.c src/schema_calls.c src/schema_finish.c src/textstep.h src/tokentrie.h src/tokentrie.c src/automaton.h src/automaton_parts.h src/automaton.c src/automaton_step.c src/constrain.h src/constrain.c src/request_schema.h src/request_schema.c
-src_libengine_a_SOURCES += src/http_head.h src/http_head.c src/http_conn.h src/http_conn.c src/http.h src/http.c src/keys.h src/keys.c src/notify.h src/notify.c src/kept.h src/kept.c src/job.h src/job.c src/server.h src/server.c src/route.c src/sse.h src/sse.c src/api.h src/api_openai.c src/api_responses.c src/api_anthropic.c src/api_text.c src/api_info.c src/convert.h src/convert.c src/convert_messages.c src/convert_responses.c src/page.h src/page.c src/command_io.h src/command_io.c
-nodist_src_libengine_a_SOURCES += src/page_bytes.h
-BUILT_SOURCES += src/page_bytes.h src od -An -v -tu1 $(srcdir)/src/page.html | 's/[0-9][0-9]*/&,/g' >$@
+src_libengine_a_SOURCES += src/schema.h src/schema_parts.h src/schema.c
+src_libengine_a_SOURCES += src/schema_words.c src/schema_types.c
+src_libengine_a_SOURCES += src/schema_calls.c src/schema_finish.c src/textstep.h
+src_libengine_a_SOURCES += src/tokentrie.h src/tokentrie.c
+src_libengine_a_SOURCES += src/automaton.h src/automaton_parts.h
+src_libengine_a_SOURCES += src/automaton.c src/automaton_step.c
+src_libengine_a_SOURCES += src/constrain.h src/constrain.c
+src_libengine_a_SOURCES += src/request_schema.h src/request_schema.c
+src_libengine_a_SOURCES += src/http_head.h src/http_head.c
+src_libengine_a_SOURCES += src/http_conn.h src/http_conn.c
+src_libengine_a_SOURCES += src/http.h src/http.c
+src_libengine_a_SOURCES += src/keys.h src/keys.c
+src_libengine_a_SOURCES += src/notify.h src/notify.c
+src_libengine_a_SOURCES += src/kept.h src/kept.c
 src_libengine_a_SOURCES += src/recall.h src/recall.c
+src_libengine_a_SOURCES += src/job.h src/job.c
+src_libengine_a_SOURCES += src/server.h src/server.c
+src_libengine_a_SOURCES += src/route.c
+src_libengine_a_SOURCES += src/sse.h src/sse.c
+src_libengine_a_SOURCES += src/api.h src/api_openai.c
+src_libengine_a_SOURCES += src/api_responses.c
+src_libengine_a_SOURCES += src/api_anthropic.c
+src_libengine_a_SOURCES += src/api_text.c
+src_libengine_a_SOURCES += src/api_info.c
+src_libengine_a_SOURCES += src/convert.h src/convert.c
+src_libengine_a_SOURCES += src/convert_messages.c
+src_libengine_a_SOURCES += src/convert_responses.c
+src_libengine_a_SOURCES += src/page.h src/page.c
+src_libengine_a_SOURCES += src/command_io.h src/command_io.c
+nodist_src_libengine_a_SOURCES = src/page_bytes.h
+BUILT_SOURCES += src/page_bytes.h
 CLEANFILES += src/page_bytes.h
 EXTRA_DIST += src/page.html
+
 src/page_bytes.h: src/page.html
+	$(AM_V_GEN)$(MKDIR_P) src && \
+	od -An -v -tu1 $(srcdir)/src/page.html | sed 's/[0-9][0-9]*/&,/g' >$@
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c src/commands.h

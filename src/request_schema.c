@@ -14,7 +14,8 @@ static int refuse(const struct params *f, int rc, const struct err *why)
     size_t path = strcspn(why->text, ":");
 
     if (rc == -ENOMEM) {
-        *f->e = (struct request_error){ 503, "server_error", "out_of_memory", "", "out of memory" };
+        *f->e = (struct request_error){ .status = 503, .type = "server_error",
+                                         .code = "out_of_memory", .message = "out of memory" };
         return rc;
     }
     rc = param_refuse(f, "", "unsupported", "%s", why->text);
