@@ -46,7 +46,8 @@ static void print_schema(struct text *t, const char *s)
     text_puts(t, n == 40 ? "{\"properties\":{" : "{\"anyOf\":[");
     for (i = 0; i < n; i++)
         text_printf(t, n == 40 ? "%s\"p%d\":{}"
-                               : "%s{\"properties\":{\"p1\":{\"type\":\"string\",\"maxLength\":%d}}}",
+                               : "%s{\"properties\":{\"p1\":{\"type\":\"string\",\"maxLength\":"
+                                   "%d}}}",
                     i ? "," : "", n == 40 ? i : 100 + i);
     text_puts(t, n == 40 ? "}}" : "]}");
 }

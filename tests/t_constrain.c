@@ -112,11 +112,15 @@ static const char *const documents[] = {
     "{\"properties\":{\"a\":{\"type\":\"number\"},\"about\":{\"type\":\"string\",\"minLength\":3,"
     "\"maxLength\":9}},\"additionalProperties\":{\"type\":[\"string\",\"null\"]}}",
     "{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"properties\":{\"v\":{\"type\":\"integer\","
-    "\"minimum\":-40,\"maximum\":200},\"kids\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"},\"maxItems\":2}},"
+    "\"minimum\":-40,\"maximum\":200},\"kids\":{\"type\":\"array\",\"items\":{\"$ref\":"
+    "\"#/$defs/n\"},\"maxItems\":2}},"
     "\"required\":[\"v\",\"kids\"]}}}",
-    "{\"type\":\"array\",\"minItems\":2,\"maxItems\":5,\"items\":{\"oneOf\":[{\"type\":\"object\",\"properties\":"
-    "{\"kind\":{\"const\":\"x\"},\"p\":{\"type\":\"number\"}},\"required\":[\"kind\",\"p\"]},{\"type\":\"object\",\"properties\":"
-    "{\"kind\":{\"enum\":[\"y\",\"yy\"]},\"p\":{\"type\":\"string\"}},\"required\":[\"kind\"]},{\"type\":\"integer\"}]}}",
+    "{\"type\":\"array\",\"minItems\":2,\"maxItems\":5,\"items\":{\"oneOf\":[{\"type\":"
+    "\"object\",\"properties\":"
+    "{\"kind\":{\"const\":\"x\"},\"p\":{\"type\":\"number\"}},\"required\":[\"kind\",\"p\"]},{"
+    "\"type\":\"object\",\"properties\":"
+    "{\"kind\":{\"enum\":[\"y\",\"yy\"]},\"p\":{\"type\":\"string\"}},\"required\":[\"kind\"]},{"
+    "\"type\":\"integer\"}]}}",
 };
 
 static void document(const char *text)
@@ -150,12 +154,17 @@ static void document(const char *text)
 }
 
 static const char TOOLS[] =
-    "[{\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":"
+    "[{\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\","
+    "\"properties\":{\"city\":"
     "{\"type\":\"string\"},\"unit\":{\"type\":\"string\",\"enum\":[\"celsius\",\"fahrenheit\"]}},"
-    "\"required\":[\"city\"]}}},{\"function\":{\"name\":\"get\",\"parameters\":{\"properties\":{\"n\":{\"type\":"
-    "\"integer\"},\"b\":{\"type\":\"boolean\"},\"o\":{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"string\"}}},"
-    "\"l\":{\"type\":\"array\",\"items\":{\"type\":\"number\"}},\"c\":{\"const\":\"k\"},\"u\":{\"type\":[\"string\","
-    "\"null\"]},\"m\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":6}},\"required\":[\"n\",\"o\",\"l\"]}}},"
+    "\"required\":[\"city\"]}}},{\"function\":{\"name\":\"get\",\"parameters\":{\"properties\":{"
+    "\"n\":{\"type\":"
+    "\"integer\"},\"b\":{\"type\":\"boolean\"},\"o\":{\"type\":\"object\",\"properties\":{\"x\":"
+    "{\"type\":\"string\"}}},"
+    "\"l\":{\"type\":\"array\",\"items\":{\"type\":\"number\"}},\"c\":{\"const\":\"k\"},\"u\":{"
+    "\"type\":[\"string\","
+    "\"null\"]},\"m\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":6}},\"required\":["
+    "\"n\",\"o\",\"l\"]}}},"
     "{\"function\":{\"name\":\"ping\"}}]";
 
 /* A message whose calls are all as declared, with nothing beside them. */

@@ -67,7 +67,8 @@ static void scalars(void)
 static void strings(void)
 {
     check("{\"type\":\"string\"}",
-          LIST("\"\"", "\"a\\n\\\"\\u00e9 \xc3\xa9\"", "\"\\ud83d\\ude00\"", "\"\xf0\x9f\x98\x80\""),
+          LIST("\"\"", "\"a\\n\\\"\\u00e9 \xc3\xa9\"", "\"\\ud83d\\ude00\"",
+               "\"\xf0\x9f\x98\x80\""),
           LIST("\"", "a", "\"\\x\"", "\"\n\"", "\"\xff\"", "\"\xc3\"", "\"\xed\xa0\x80\"",
                "\"\\u0000\"", "\"\\ud83d\"", "\"\\ude00\"", "\"\\ud83d\\u0041\"", "\"\"\""));
     check("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
@@ -104,14 +105,18 @@ static void choices(void)
     check("{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"number\"},{\"type\":\"array\",\"items\":"
           "{\"const\":1}},{\"type\":\"array\",\"items\":{\"const\":12}}]}",
           LIST("1", "1.5", "[1,1]", "[12,12]", "[]"), LIST("[1,12]", "[12,1]", "\"a\""));
-    check("{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"a\"},\"x\":{\"type\":\"integer\"}},"
+    check("{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"a\"},\"x\":{"
+          "\"type\":\"integer\"}},"
           "\"required\":[\"kind\"]},{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"b\","
           "\"c\"]},\"x\":{\"type\":"
           "\"null\"}},\"required\":[\"kind\",\"x\"]},{\"type\":\"null\"}]}",
-          LIST("null", "{\"kind\":\"a\"}", "{\"x\":1,\"kind\":\"a\"}", "{\"x\":null,\"kind\":\"c\"}"),
+          LIST("null", "{\"kind\":\"a\"}", "{\"x\":1,\"kind\":\"a\"}",
+               "{\"x\":null,\"kind\":\"c\"}"),
           LIST("{\"x\":null,\"kind\":\"a\"}", "{\"kind\":\"b\"}", "{\"kind\":\"b\",\"x\":1}"));
-    check("{\"$ref\":\"#/$defs/n~1\",\"$defs\":{\"n/\":{\"type\":\"object\",\"properties\":{\"next\":"
-          "{\"anyOf\":[{\"$ref\":\"#/$defs/n~1\"},{\"type\":\"null\"}]}},\"required\":[\"next\"]}}}",
+    check("{\"$ref\":\"#/$defs/n~1\",\"$defs\":{\"n/\":{\"type\":\"object\",\"properties\":{"
+          "\"next\":"
+          "{\"anyOf\":[{\"$ref\":\"#/$defs/n~1\"},{\"type\":\"null\"}]}},\"required\":["
+          "\"next\"]}}}",
           LIST("{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"), LIST("{}", "null"));
     check("{\"allOf\":[{\"type\":\"null\"}]}", LIST("null"), LIST("1"));
     check("true", LIST("1", "{\"a\":[]}", "\"x\""), LIST("", "x"));
@@ -228,15 +233,18 @@ static void sizes(void)
 static void calls(void)
 {
     static const char tools[] =
-        "[{\"function\":{\"name\":\"get\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":"
-        "{\"type\":\"string\"},\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\"]},\"n\":{\"type\":"
+        "[{\"function\":{\"name\":\"get\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+        "\"city\":"
+        "{\"type\":\"string\"},\"unit\":{\"type\":\"string\",\"enum\":[\"c\",\"f\"]},\"n\":{"
+        "\"type\":"
         "\"integer\"},\"o\":{\"type\":\"object\"},\"s\":{\"type\":\"string\",\"minLength\":2,"
         "\"maxLength\":4}},\"required\":[\"city\"]}}},{\"function\":{\"name\":\"get_all\"}}]";
     static const char *const good[] = {
         "get_all", "get" ARG("city", "Paris"), "get" ARG("city", ""),
         "get" ARG("city", "a<b</arg>\n\"x\"</arg_valu"), "get" ARG("n", "-3") ARG("city", "x"),
         "get" ARG("unit", "c") ARG("city", "x"), "get" ARG("city", "x") ARG("s", "</a"),
-        "get" ARG("city", "x") ARG("o", "{\"k\": \"a<b\"}"), "get" ARG("city", "x") ARG("s", "<</<"),
+        "get" ARG("city", "x") ARG("o", "{\"k\": \"a<b\"}"),
+        "get" ARG("city", "x") ARG("s", "<</<"),
     };
     static const char *const bad[] = {
         "", "ge", "get", "get_al", "get_all" ARG("city", "x"), "put", "get" ARG("n", "1"),
