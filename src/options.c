@@ -1,5 +1,6 @@
 #include "config.h"
 #include "cpu/kernels.h"
+#include "src/completion.h"
 #include "src/options_table.h"
 
 #include <ctype.h>
@@ -62,6 +63,7 @@ static void set_defaults(struct options *o)
     o->repetitions = 5;
     o->host = "127.0.0.1";
     o->port = 8080;
+    o->log_format = "text";
     o->queue = 8;
     o->sessions = 2;
     o->drain_seconds = 4;
@@ -314,6 +316,8 @@ static int answer(const struct line *l, enum command c)
 
     if (line_value(l, "help"))
         options_help(c);
+    else if (line_value(l, "completion"))
+        completion_write(line_value(l, "completion"));
     else if (line_value(l, "version"))
         puts(PACKAGE_STRING);
     else if (isa && !strcmp(isa, "help"))
@@ -409,6 +413,9 @@ int options_parse(struct options *o, int argc, char **argv, struct err *e)
             return fail(e, -EINVAL, "there is no command '%s'" HINT, l.operand[0]);
         o->command = command->command;
     }
+    if (line_value(&l, "completion") && strcmp(line_value(&l, "completion"), "bash") &&
+        strcmp(line_value(&l, "completion"), "zsh"))
+        return fail(e, -EINVAL, "--completion: bash or zsh");
     if (answer(&l, o->command))
         return 1;
     if (!command)

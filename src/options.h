@@ -65,6 +65,7 @@ struct options {
     const char *host;           /* an address, or a path that ends in .sock */
     int port;                   /* 0: any */
     const char *api_key, *api_key_file, *cors_origins, *alias;      /* each may be NULL */
+    const char *log_format;     /* text json journal */
     int queue, sessions, drain_seconds;
     struct http_limits limits;
     bool prefix_debug;

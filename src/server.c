@@ -1,6 +1,7 @@
 #include "src/server.h"
 #include "src/keys.h"
 #include "src/notify.h"
+#include "src/request_log.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -257,6 +258,20 @@ static void show_prefix(struct server *s, int chosen, const struct ids *prompt, 
          ours ? ours : "", (int)m, theirs ? theirs : "");
 }
 
+static void log_choice(const struct job *j, const struct answer *a)
+{
+    static const char *const end[] = { "stop", "length", "cancelled" };
+    const struct generation *m = &a->made;
+    const struct request_entry entry = {
+        .id = j->id, .path = j->path, .end = j->failed ? j->error.code : end[m->finish],
+        .prompt = m->prompt_n, .cached = m->cached_n, .predicted = (int)m->ids.n,
+        .queue_seconds = j->started - j->arrived, .prompt_seconds = m->prompt_seconds,
+        .predicted_seconds = m->predicted_seconds,
+    };
+
+    request_log(j->server->o, &entry);
+}
+
 /* One choice of a job: 0; 1 where the client has left. */
 static int answer_choice(struct job *j, const struct answer_hooks *hooks)
 {
@@ -282,6 +297,7 @@ static int answer_choice(struct job *j, const struct answer_hooks *hooks)
         rc = 1;
     else
         j->api->choice(j, &a);
+    log_choice(j, &a);
     answer_free(&a);
     return rc;
 }
