@@ -48,8 +48,6 @@ static int read_request(struct job *j)
     recall_calls(j->server->recall, cJSON_GetObjectItemCaseSensitive(chat, "messages"));
     if (request_read(&j->choice[0].q, chat, j->server->model->shape.vocab, &e))
         return refuse(j, &e);
-    if (q->tool_choice == TOOLS_REQUIRED || q->tool_choice == TOOLS_NAMED)
-        return job_refuse(j, 400, "unsupported", "tool_choice: only auto and none are supported");
     return 0;
 }
 

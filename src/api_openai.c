@@ -30,16 +30,6 @@ static int refuse(struct job *j, const struct request_error *e)
     return -EBADMSG;
 }
 
-/* What src/constrain.h will make possible must not be answered as if it were not asked for. */
-static int check_choice(struct job *j, const struct request *q)
-{
-    if (q->tool_choice != TOOLS_REQUIRED && q->tool_choice != TOOLS_NAMED)
-        return 0;
-    job_refuse(j, 400, "unsupported", "tool_choice: only auto and none are supported");
-    snprintf(j->error.param, sizeof(j->error.param), "tool_choice");
-    return -EBADMSG;
-}
-
 static int read_choice(struct job *j, int i, cJSON *body)
 {
     struct request_error e;
@@ -47,7 +37,7 @@ static int read_choice(struct job *j, int i, cJSON *body)
     recall_calls(j->server->recall, cJSON_GetObjectItemCaseSensitive(body, "messages"));
     if (request_read(&j->choice[i].q, body, j->server->model->shape.vocab, &e))
         return refuse(j, &e);
-    return check_choice(j, &j->choice[i].q);
+    return 0;
 }
 
 /* A prompt that is an array of several: each gets the whole of the rest of the body. */

@@ -51,8 +51,6 @@ static int read_request(struct job *j)
     recall_calls(j->server->recall, cJSON_GetObjectItemCaseSensitive(chat, "messages"));
     if (request_read(&j->choice[0].q, chat, j->server->model->shape.vocab, &e))
         return refuse(j, &e);
-    if (q->tool_choice == TOOLS_REQUIRED || q->tool_choice == TOOLS_NAMED)
-        return job_refuse(j, 400, "unsupported", "tool_choice: only auto and none are supported");
     j->stream = q->stream;
     j->state = calloc(1, sizeof(struct responses));
     return j->state ? 0 : job_refuse(j, 503, "out_of_memory", "out of memory");
