@@ -30,7 +30,6 @@ static int read_request(struct job *j)
 {
     struct request_error e;
     cJSON *body = request_object(j->body.s, j->body.n, &e), *chat;
-    const struct request *q;
 
     if (!body)
         return refuse(j, &e);
@@ -44,7 +43,6 @@ static int read_request(struct job *j)
         cJSON_Delete(chat);
         return -EBADMSG;
     }
-    q = &j->choice[0].q;
     recall_calls(j->server->recall, cJSON_GetObjectItemCaseSensitive(chat, "messages"));
     if (request_read(&j->choice[0].q, chat, j->server->model->shape.vocab, &e))
         return refuse(j, &e);
@@ -185,7 +183,8 @@ static void event(struct job *j, const struct event *v, const struct message *m)
         break;
     case EVENT_CALL:
         out = open_block(j, BLOCK_TOOL);
-        text_printf(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", m->call[m->calls - 1].id);
+        text_printf(out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":",
+                    m->call[m->calls - 1].id);
         text_json_bytes(out, v->s, v->n);
         text_puts(out, ",\"input\":{}}");
         end_event(j);

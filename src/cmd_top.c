@@ -37,7 +37,9 @@ static double growth(const struct top *t, const char *name)
 {
     double seconds = t->at - t->at_before;
 
-    return t->before && seconds > 0 ? (number(t->now, name) - number(t->before, name)) / seconds : 0;
+    if (!t->before || seconds <= 0)
+        return 0;
+    return (number(t->now, name) - number(t->before, name)) / seconds;
 }
 
 static int look(struct top *t, struct err *e)

@@ -109,7 +109,8 @@ static int load_experts(struct engine *g, const struct options *o, struct err *e
         .model = g->model, .pool = g->pool, .slot_bytes = p->slot_bytes,
         .stream = { .depth = o->io_depth },
         .slots = all ? EXPERTS_ALL : placement_slots(p),
-        .state_dir = o->state_dir, .guess = o->guess, .log = g->log, .progress = show_progress, .arg = g->log,
+        .state_dir = o->state_dir, .guess = o->guess, .log = g->log,
+        .progress = show_progress, .arg = g->log,
     };
 
     for (int i = STREAM_AUTO; i <= STREAM_PREADV; i++)

@@ -57,7 +57,8 @@ static int check_line(struct http_head *h, const char *s, size_t n, struct http_
         return bad(r, "the request line is malformed");
     if (n - target - 1 != 8 || memcmp(s + target, " HTTP/1.", 8) ||
         (s[n - 1] != '0' && s[n - 1] != '1'))
-        return refuse(r, 505, "version_not_supported", "only HTTP/1.0 and HTTP/1.1 are spoken here");
+        return refuse(r, 505, "version_not_supported",
+                      "only HTTP/1.0 and HTTP/1.1 are spoken here");
     h->old = h->close = s[n - 1] == '0';
     if (!read_method(s, method, &h->method))
         return refuse(r, 405, "method_not_allowed", "only GET and POST are answered here");
@@ -206,7 +207,8 @@ int64_t http_chunk_size(const char *s, size_t n)
         return -1;
     for (size_t i = 0; i < n; i++) {
         static const char digits[] = "0123456789abcdef";
-        const char *d = s[i] ? strchr(digits, s[i] >= 'A' && s[i] <= 'F' ? s[i] | 0x20 : s[i]) : NULL;
+        int c = s[i] >= 'A' && s[i] <= 'F' ? s[i] | 0x20 : s[i];
+        const char *d = c ? strchr(digits, c) : NULL;
 
         if (!d)
             return -1;

@@ -7,6 +7,7 @@
 #include "src/directory.h"
 #include "src/engine.h"
 #include "src/options.h"
+#include "src/tokentrie.h"
 #include "storage/popularity.h"
 
 #include <errno.h>
@@ -19,6 +20,7 @@ struct engine {
     struct model *model;
     struct tokenizer *tokenizer;
     struct popularity popularity;
+    struct tokentrie *trie;
 };
 
 struct session {
@@ -51,9 +53,18 @@ void engine_close(struct engine *g)
     if (!g)
         return;
     popularity_close(&g->popularity);
+    tokentrie_close(g->trie);
     tokenizer_close(g->tokenizer);
     model_close(g->model);
     free(g);
+}
+
+int engine_tokentrie(struct engine *g, const struct tokentrie **out, struct err *e)
+{
+    int rc = g->trie ? 0 : tokentrie_open(&g->trie, g->tokenizer, e);
+
+    *out = g->trie;
+    return rc;
 }
 
 const struct model *engine_model(const struct engine *g)

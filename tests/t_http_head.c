@@ -68,7 +68,8 @@ static void test_limits(void)
 
 static void test_pieces(void)
 {
-    static const char head[] = "POST /a?b HTTP/1.1\r\nHost: x\r\nA:\t b \r\nCONTENT-length: 7\r\n\r\n";
+    static const char head[] =
+        "POST /a?b HTTP/1.1\r\nHost: x\r\nA:\t b \r\nCONTENT-length: 7\r\n\r\n";
     size_t n = sizeof(head) - 1;
     struct http_refusal r;
     struct http_head h;
@@ -88,7 +89,8 @@ static void test_pieces(void)
        "its target and fields");
     free(copy);
     ok(http_chunk_size("1f", 2) == 31 && http_chunk_size("FFFFFFFF", 8) == 0xffffffffLL &&
-       http_chunk_size("", 0) < 0 && http_chunk_size("-2", 2) < 0 && http_chunk_size("1;x", 3) < 0 &&
+       http_chunk_size("", 0) < 0 && http_chunk_size("-2", 2) < 0 &&
+       http_chunk_size("1;x", 3) < 0 &&
        http_chunk_size("123456789", 9) < 0, "sizes of chunks");
 }
 

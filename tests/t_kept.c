@@ -13,6 +13,7 @@ int main(void)
        "a conversation that was changed half-way keeps its half");
     ok(kept_score(0, 60000, 100) > kept_score(0, 20000, 0),
        "an old session makes room before a smaller one in use");
-    ok(kept_score(0, 100, 3) > kept_score(0, 100, 0), "of equals the one not used for longest goes");
+    ok(kept_score(0, 100, 3) > kept_score(0, 100, 0),
+       "of equals the one not used for longest goes");
     return done();
 }

@@ -191,8 +191,9 @@ static void logprobs(void)
 
 static void errors(void)
 {
-    struct request_error bad = { 400, "invalid_request_error", "invalid_value", "a[\"\xff",
-                                 "line\nbreak" };
+    struct request_error bad = { .status = 400, .type = "invalid_request_error",
+                                 .code = "invalid_value", .param = "a[\"\xff",
+                                 .message = "line\nbreak" };
     struct text t = { 0 };
     cJSON *o;
 

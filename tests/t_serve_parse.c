@@ -8,7 +8,8 @@
 static const char TOOLS[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"lookup\",\"parameters\":{\"type\":\"object\","
     "\"properties\":{\"repo\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"},"
-    "\"list\":{\"type\":\"array\"},\"deep\":{\"type\":\"boolean\"},\"cfg\":{\"type\":\"object\"}}}}},"
+    "\"list\":{\"type\":\"array\"},"
+    "\"deep\":{\"type\":\"boolean\"},\"cfg\":{\"type\":\"object\"}}}}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]";
 
 #define CALL "<tool_call>lookup<arg_key>repo</arg_key><arg_value>god-ai</arg_value></tool_call>"
@@ -230,7 +231,8 @@ static int number(const cJSON *o, const char *a, const char *b)
 /* A call comes back in other words for the same: the prompt goes on where the session ends. */
 static void test_recall(const struct serving *server, char mode)
 {
-    static const char question[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"REPLAY%c<tool_call"
+    static const char question[] = "{\"messages\":[{\"role\":\"user\","
+        "\"content\":\"REPLAY%c<tool_call"
         ">lookup<arg_key>n</arg_key>\\n<arg_value> 420 </arg_value><arg_key>deep</arg_key>"
         "<arg_value>true</arg_value></tool_call>\"}";
     struct text body = { NULL, 0, 0, false }, answer;
@@ -249,7 +251,8 @@ static void test_recall(const struct serving *server, char mode)
     text_printf(&body, question, mode);
     text_printf(&body, ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"%s\","
                 "\"type\":\"function\",\"function\":{\"name\":\"lookup\",\"arguments\":"
-                "\"{\\\"deep\\\":true,\\\"n\\\":420}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"x\","
+                "\"{\\\"deep\\\":true,\\\"n\\\":420}\"}}]},"
+                "{\"role\":\"tool\",\"tool_call_id\":\"x\","
                 "\"content\":\"y\"},{\"role\":\"user\",\"content\":\"REPLAYnok\"}],\"tools\":%s}",
                 json_get(call, "id")->valuestring, TOOLS);
     answer = serve_post(server, "/v1/chat/completions", body.s, &status);
