@@ -82,6 +82,64 @@ void kv_close(struct kv *kv)
     memset(kv, 0, sizeof(*kv));
 }
 
+/* Keys or values of one row, and its scale where the type has one. */
+static size_t snapshot_row(enum kv_type type, int dim)
+{
+    return kv_row_bytes(type, dim) + (type == KV_Q8 ? sizeof(uint16_t) : 0);
+}
+
+size_t kv_snapshot_bytes(const struct shape *s, enum kv_type type)
+{
+    size_t layers = 0;
+
+    for (int i = 0; i < s->layers; i++)
+        layers += !s->layer[i].full;
+    return mul_sat(mul_sat(layers * 2 * (size_t)s->kv_heads, snapshot_row(type, s->head_dim)),
+                   (size_t)s->window);
+}
+
+/* One row between the cache and the snapshot at *at. */
+static void copy_row(const struct kv *kv, uint8_t *row, uint16_t *scale, uint8_t **at, bool save)
+{
+    memcpy(save ? *at : row, save ? row : *at, kv->row_bytes);
+    *at += kv->row_bytes;
+    if (!scale)
+        return;
+    memcpy(save ? (void *)*at : scale, save ? (void *)scale : *at, sizeof(*scale));
+    *at += sizeof(*scale);
+}
+
+/* The window before pos, layer by layer, head by head, position by position. */
+static void copy_windows(const struct kv *kv, const struct shape *s, int pos, uint8_t *at,
+                         bool save)
+{
+    int first = pos > s->window ? pos - s->window : 0;
+
+    for (int i = 0; i < s->layers; i++) {
+        const struct kv_layer *l = &kv->layer[i];
+
+        for (int h = 0; h < s->kv_heads && !s->layer[i].full; h++)
+            for (int p = first; p < pos; p++) {
+                size_t r = (size_t)h * (size_t)l->rows + (size_t)(p % l->rows);
+
+                copy_row(kv, l->k + r * kv->row_bytes, l->k_scale ? l->k_scale + r : NULL, &at,
+                         save);
+                copy_row(kv, l->v + r * kv->row_bytes, l->v_scale ? l->v_scale + r : NULL, &at,
+                         save);
+            }
+    }
+}
+
+void kv_snapshot_save(const struct kv *kv, const struct shape *s, int pos, uint8_t *out)
+{
+    copy_windows(kv, s, pos, out, true);
+}
+
+void kv_snapshot_restore(struct kv *kv, const struct shape *s, int pos, const uint8_t *in)
+{
+    copy_windows(kv, s, pos, (uint8_t *)in, false);
+}
+
 enum kv_type kv_type_named(const char *name)
 {
     static const char *const names[KV_TYPES] = { "q8", "fp8", "bf16", "f32" };

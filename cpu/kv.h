@@ -35,6 +35,12 @@ int  kv_open(struct kv *kv, const struct shape *s, enum kv_type type, int contex
              struct err *e);
 void kv_close(struct kv *kv);
 
+/* A snapshot: what the window layers' rings hold for a token at position pos, so that a
+ * timeline can go back there after the rings have gone on.  Full layers need none. */
+size_t kv_snapshot_bytes(const struct shape *s, enum kv_type type);
+void   kv_snapshot_save(const struct kv *kv, const struct shape *s, int pos, uint8_t *out);
+void   kv_snapshot_restore(struct kv *kv, const struct shape *s, int pos, const uint8_t *in);
+
 /* KV type by its name on the command line, or KV_TYPES. */
 enum kv_type kv_type_named(const char *name);
 

@@ -4,6 +4,7 @@
 #include "src/chat.h"
 #include "src/memory.h"
 #include "src/options.h"
+#include "src/snapshots.h"
 #include "src/tokentrie.h"
 
 #include <errno.h>
@@ -92,6 +93,7 @@ static int place(struct engine *g, struct options *o, struct err *e)
                     g->model->shape.max_positions);
     budget_fill(&b, o, memory.free_bytes, memory.total_bytes, 0);
     b.batch = ENGINE_BATCH;
+    b.snapshots = SNAPSHOTS;
     g->kv_type = b.kv_type;
     needs.scratch_bytes = cpu_scratch_bytes(&cc);
     placement_plan(p, &needs, &b);

@@ -53,6 +53,10 @@ struct engine *session_engine(const struct session *s);
  * what is needed before n (0 always works). */
 int  session_rewind(struct session *s, int n);
 
+/* Keep as much of the first n positions as can be had, from the rings or the nearest snapshot
+ * of them; how much that is. */
+int  session_keep(struct session *s, int n);
+
 /* What an evaluation hands out, for one position at a time, in order.  A non-zero return
  * stops the evaluation and is returned by it. */
 struct position {
@@ -69,6 +73,7 @@ struct eval {
     enum eval_rows rows;        /* positions whose logits are computed and handed to `each` */
     bool routes;
     bool stepwise;              /* one decode step a token, as generation does */
+    int mark;                   /* keep a snapshot at this length of the timeline; 0: none */
     position_fn each;
     void (*progress)(void *arg, int done);      /* tokens of this call, after each chunk; or NULL */
     void *arg;
@@ -78,8 +83,7 @@ struct eval {
 
 /* Append tokens to the timeline.  -E2BIG where the context is full; -EDOM on values that
  * are not finite; an expert that cannot be read or is damaged, by name.  After any failure
- * but -ECANCELED the timeline is as before the call, or empty where the rings no longer hold
- * what that needs. */
+ * but -ECANCELED the timeline is as before the call, or as much of it as session_keep() has. */
 int  session_eval(struct session *s, const int32_t *token, int n, const struct eval *v,
                   struct err *e);
 

@@ -114,18 +114,26 @@ static void prompt_progress(void *arg, int done)
         s->g->on_progress(s->g->arg, s->out->cached_n + done);
 }
 
+/* Where the assistant's turn opens: a later prompt may differ from there on. */
+static int last_turn(const struct state *s)
+{
+    int32_t open = tokenizer_find_added(s->tokenizer, "<assistant>");
+    int i = s->g->prompts - 1;
+
+    while (i > 0 && s->g->prompt[i] != open)
+        i--;
+    return i;
+}
+
 static int run_prompt(struct state *s)
 {
     const struct generate *g = s->g;
     struct eval v = { .rows = g->on_prompt ? EVAL_ALL : EVAL_LAST, .each = prompt_row, .arg = s,
-                      .progress = prompt_progress, .cancel = g->cancel };
+                      .progress = prompt_progress, .cancel = g->cancel, .mark = last_turn(s) };
     int kept = g->reuse && !g->on_prompt ? common_prefix(s) : 0, rc = 0;
     double start = clock_now();
 
-    if (session_rewind(s->session, kept)) {
-        kept = 0;
-        session_rewind(s->session, 0);
-    }
+    kept = session_keep(s->session, kept);
     s->out->cached_n = kept;
     s->out->prompt_n = g->prompts - kept;
     prompt_progress(s, 0);

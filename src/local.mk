@@ -11,6 +11,7 @@ src_libengine_a_SOURCES += src/expert_set.c src/expert_tiers.c
 src_libengine_a_SOURCES += src/forward.h src/forward.c
 src_libengine_a_SOURCES += src/memory.h src/memory.c
 src_libengine_a_SOURCES += src/engine.h src/engine_internal.h src/engine.c src/session.c
+src_libengine_a_SOURCES += src/snapshots.h src/snapshots.c
 src_libengine_a_SOURCES += src/generate.h src/generate.c
 src_libengine_a_SOURCES += src/options.h src/options.c
 src_libengine_a_SOURCES += src/options_table.h src/options_table.c src/options_value.c

@@ -1,4 +1,5 @@
 /* Brings together what is known: headers, settings, machine, statistics. */
+#include "src/snapshots.h"
 #include "src/outlook.h"
 #include "cpu/kv.h"
 #include "src/engine.h"
@@ -69,6 +70,7 @@ int outlook_open(struct outlook *k, const struct outlook_ask *a, struct err *e)
     k->needs.scratch_bytes = a->scratch_bytes;
     budget_fill(&b, a->options, a->ram_free_bytes, k->machine.ram_bytes, vram);
     b.batch = ENGINE_BATCH;
+    b.snapshots = SNAPSHOTS;
     k->kv_type = b.kv_type;
     placement_plan(&k->placement, &k->needs, &b);
     k->prediction = outlook_at(k, 0);

@@ -81,17 +81,6 @@ static int choose_context(const struct shape *s, const struct budget *b)
     return n < s->max_positions ? n : s->max_positions;
 }
 
-/* A copy of what the window layers' rings hold at one position. */
-static size_t snapshot_bytes(const struct shape *s, enum kv_type type)
-{
-    size_t row = kv_row_bytes(type, s->head_dim) + (type == KV_Q8 ? sizeof(uint16_t) : 0);
-    size_t layers = 0;
-
-    for (int i = 0; i < s->layers; i++)
-        layers += !s->layer[i].full;
-    return mul_sat(mul_sat(layers * 2 * (size_t)s->kv_heads, row), (size_t)s->window);
-}
-
 /* Slots that make a wave: what a token chooses, so that its reads can all be in flight. */
 static int wave_slots(const struct needs *n)
 {
@@ -170,7 +159,7 @@ void placement_plan(struct placement *p, const struct needs *n, const struct bud
     p->context = choose_context(n->shape, b);
     p->batch = p->context < b->batch ? p->context : b->batch;
     p->kv_bytes = kv_bytes(n->shape, b->kv_type, p->context, p->batch);
-    p->snapshot_bytes = mul_sat((size_t)b->snapshots, snapshot_bytes(n->shape, b->kv_type));
+    p->snapshot_bytes = mul_sat((size_t)b->snapshots, kv_snapshot_bytes(n->shape, b->kv_type));
     if (b->gpu)
         plan_vram(p, n, b);
     if (p->fits)

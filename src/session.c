@@ -1,10 +1,14 @@
 /* One timeline of tokens: its KV cache, and evaluation in chunks or step by step. */
 #include "src/engine_internal.h"
+#include "src/snapshots.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-enum { LOGIT_ROWS = 64 };       /* rows of logits computed together */
+enum {
+    LOGIT_ROWS = 64,            /* rows of logits computed together */
+    SNAPSHOT_STEP = 2048,       /* tokens between two snapshots that nobody asked for */
+};
 
 struct session {
     struct engine *engine;
@@ -12,6 +16,8 @@ struct session {
     int32_t *token;             /* [context], of them `length` are evaluated */
     int length;
     int written;                /* rows of the rings up to here hold what was last written */
+    int oldest;                 /* and none before this position */
+    struct snapshots snapshots;
     float *logits;              /* [LOGIT_ROWS][vocab] */
     uint16_t *route_id;         /* [sparse layers][batch][topk] */
     float *route_weight;
@@ -47,6 +53,7 @@ int session_open(struct session **out, struct engine *g, struct err *e)
         session_close(t);
         return rc;
     }
+    snapshots_open(&t->snapshots, s, g->kv_type);
     *out = t;
     return 0;
 }
@@ -56,6 +63,7 @@ void session_close(struct session *s)
     if (!s)
         return;
     kv_close(&s->kv);
+    snapshots_close(&s->snapshots);
     free(s->token);
     free(s->logits);
     free(s->route_id);
@@ -79,19 +87,42 @@ struct engine *session_engine(const struct session *s)
     return s->engine;
 }
 
-int session_rewind(struct session *s, int n)
+/* Whether the rings hold what a token at position n sees. */
+static bool rings_hold(const struct session *s, int n)
 {
     const struct shape *shape = &s->engine->model->shape;
-    int oldest = n - shape->window + 1;         /* the first key that position n sees */
+    int first = n - shape->window + 1;
 
-    if (n < 0 || n > s->length)
-        return -ERANGE;
-    for (int i = 0; n && i < shape->layers; i++)
-        if (!shape->layer[i].full && oldest > 0 && s->written - oldest > s->kv.layer[i].rows)
-            return -ERANGE;
+    for (int i = 0; i < shape->layers; i++)
+        if (!shape->layer[i].full && first > 0 &&
+            (first < s->oldest || s->written - first > s->kv.layer[i].rows))
+            return false;
+    return first <= 0 ? !s->oldest : true;
+}
+
+int session_keep(struct session *s, int n)
+{
+    const struct shape *shape = &s->engine->model->shape;
+
+    if (n > s->length)
+        n = s->length;
+    if (n && !rings_hold(s, n)) {
+        n = snapshots_restore(&s->snapshots, &s->kv, n);
+        s->written = n;
+        s->oldest = n > shape->window ? n - shape->window : 0;
+    }
+    snapshots_drop(&s->snapshots, n);
     s->length = n;
     if (!n)
-        s->written = 0;
+        s->written = s->oldest = 0;
+    return n;
+}
+
+int session_rewind(struct session *s, int n)
+{
+    if (n < 0 || n > s->length || (n && !rings_hold(s, n)))
+        return -ERANGE;
+    session_keep(s, n);
     return 0;
 }
 
@@ -148,6 +179,8 @@ static int run_chunk(struct session *s, const struct batch *b, const struct eval
         trace_add(s->engine->trace, s->route_id, s->engine->placement.batch, b->tokens);
     memcpy(s->token + b->pos, b->token, (size_t)b->tokens * sizeof(*b->token));
     s->length = b->pos + b->tokens;
+    if (s->length % SNAPSHOT_STEP == 0 || s->length == v->mark)
+        snapshots_take(&s->snapshots, &s->kv, s->length);
     if (v->rows == EVAL_ALL)
         return hand_out(s, b, v, 0, b->tokens);
     if (v->rows == EVAL_LAST && last)
@@ -160,13 +193,18 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
 {
     struct engine *g = s->engine;
     int start = s->length, most = v->stepwise ? 1 : g->placement.batch, rc = 0;
+    struct batch b;
 
     if (n > g->placement.context - start)
         return fail(e, -E2BIG, "%d tokens after %d exceed the context of %d", n, start,
                     g->placement.context);
     pool_begin(g->pool);
-    for (int from = 0; from < n && !rc; from += most) {
-        struct batch b = { token + from, n - from < most ? n - from : most, start + from };
+    for (int from = 0; from < n && !rc; from += b.tokens) {
+        int to_mark = v->mark - start - from;
+
+        b = (struct batch){ token + from, n - from < most ? n - from : most, start + from };
+        if (to_mark > 0 && to_mark < b.tokens)
+            b.tokens = to_mark;
 
         if (v->cancel && *v->cancel)
             rc = fail(e, -ECANCELED, "cancelled");
@@ -176,7 +214,7 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
             v->progress(v->arg, from + b.tokens);
     }
     pool_end(g->pool);
-    if (rc && rc != -ECANCELED && session_rewind(s, start))
-        session_rewind(s, 0);
+    if (rc && rc != -ECANCELED)
+        session_keep(s, start);
     return rc;
 }

@@ -151,6 +151,13 @@ int session_rewind(struct session *s, int n)
     return 0;
 }
 
+int session_keep(struct session *s, int n)
+{
+    if (n < s->length)
+        session_rewind(s, n);
+    return s->length;
+}
+
 /* The last place where the text says REPLAY, or NULL. */
 static const char *find_order(const struct text *t)
 {

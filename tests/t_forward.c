@@ -203,6 +203,36 @@ static void check_answers(const struct golden *g, const char *isa)
     engine_close(engine);
 }
 
+/* Going back behind the window: to a snapshot, and on from there to the same answer. */
+static void check_snapshots(const struct golden *g)
+{
+    static struct trace fresh, again;
+    struct engine *engine = open_nano("auto", "bf16", 2);
+    struct session *s = NULL;
+    struct eval v = { .rows = EVAL_NONE, .mark = 700 }, rest = { .rows = EVAL_ALL, .each = keep,
+                                                                .arg = &again };
+    struct err e;
+    const int32_t *ids;
+    int n = 0;
+
+    if (session_open(&s, engine, &e))
+        exit((printf("Bail out! %s\n", e.text), 99));
+    ids = golden_find(g, "ids.long", &n);
+    evaluate(s, &fresh, ids, 900, false);
+    session_rewind(s, 0);
+    ok(!session_eval(s, ids, n, &v, &e) && session_length(s) == n, "2048 tokens, a mark at 700");
+    ok(session_rewind(s, 900) == -ERANGE, "the rings have gone on");
+    ok(session_keep(s, 900) == 700, "back to the mark");
+    again = fresh;
+    again.n = 700;
+    ok(!session_eval(s, ids + 700, 200, &rest, &e) && mean_distance(&fresh, &again) < 0.06,
+       "and on, to the same numbers: %.2g", mean_distance(&fresh, &again));
+    ok(!session_eval(s, ids + 900, n - 900, &v, &e) && session_keep(s, 650) == 0,
+       "before the first snapshot there is only the beginning");
+    session_close(s);
+    engine_close(engine);
+}
+
 static void check_limits(void)
 {
     struct engine *g = open_nano("ref", "q8", 1);
@@ -246,6 +276,7 @@ int main(void)
         check_paths(&golden, isas[i], "bf16");
         check_answers(&golden, isas[i]);
     }
+    check_snapshots(&golden);
     check_limits();
     golden_close(&golden);
     return done();
