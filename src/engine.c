@@ -1,7 +1,7 @@
 /* Opening a model on this machine: check the directory, decide sizes, load. */
 #include "src/engine.h"
 #include "src/engine_internal.h"
-#include "src/chat.h"
+#include "src/directory.h"
 #include "src/memory.h"
 #include "src/options.h"
 #include "src/snapshots.h"
@@ -12,50 +12,26 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum {
-    TOKENIZER_LIMIT = 64 << 20,
-    TEMPLATE_LIMIT = 1 << 20,
-};
-
-/* A line on the terminal that grows; nothing where stderr is a file. */
+/* A line on the terminal that grows, in steps one can see; nothing where stderr is a file. */
 static void show_progress(void *arg, size_t done, size_t total)
 {
-    struct log *l = arg;
+    struct engine *g = arg;
+    int percent = total ? (int)(done * 100.0 / (double)total) : 100;
 
-    if (l->level > LOG_QUIET && isatty(2))
-        fprintf(stderr, "\rloading %5.1f of %.1f GB%s", (double)done * 1e-9, (double)total * 1e-9,
-                done >= total ? "\r\033[K" : "");
+    if (g->log->level == LOG_QUIET || !isatty(2) || percent == g->shown_percent)
+        return;
+    g->shown_percent = percent;
+    fprintf(stderr, "\rloading %3d %% of %.1f GB%s", percent, (double)total * 1e-9,
+            percent == 100 ? "\r\033[K" : "");
 }
 
-static int open_tokenizer(struct engine *g, const char *dir, struct err *e)
+/* GPUs are found and planned for, and not computed on yet. */
+static int choose_device(const struct options *o, struct err *e)
 {
-    char *text = NULL, name[4096];
-    size_t n;
-    int rc = checkpoint_file(dir, "tokenizer.json", TOKENIZER_LIMIT, &text, &n, e);
-
-    if (rc)
-        return rc;
-    snprintf(name, sizeof(name), "%s/tokenizer.json", dir);
-    rc = tokenizer_open(&g->tokenizer, text, n, name, g->model->shape.vocab, e);
-    free(text);
-    return rc;
-}
-
-static int check_template(struct engine *g, const char *dir, struct err *e)
-{
-    char *text = NULL;
-    size_t n;
-    int rc = checkpoint_file(dir, "chat_template.jinja", TEMPLATE_LIMIT, &text, &n, e);
-
-    if (rc == -ENOENT) {
-        warn(g->log, "%s has no chat_template.jinja: the S-2.1 layout is used", dir);
-        return 0;
-    }
-    if (!rc && !chat_template_known(text, n))
-        warn(g->log, "%s/chat_template.jinja is not one this program knows: the S-2.1 layout "
-             "is used", dir);
-    free(text);
-    return rc;
+    if (!strncmp(o->device, "cuda", 4))
+        return fail(e, -ENODEV, "--device %s: this version computes on the processor alone",
+                    o->device);
+    return 0;
 }
 
 static int choose_kernels(struct engine *g, const char *isa, struct err *e)
@@ -112,7 +88,7 @@ static int load_experts(struct engine *g, const struct options *o, struct err *e
         .stream = { .depth = o->io_depth },
         .slots = all ? EXPERTS_ALL : placement_slots(p),
         .state_dir = o->state_dir, .guess = o->guess, .log = g->log,
-        .progress = show_progress, .arg = g->log,
+        .progress = show_progress, .arg = g,
     };
 
     for (int i = STREAM_AUTO; i <= STREAM_PREADV; i++)
@@ -124,10 +100,12 @@ static int load_experts(struct engine *g, const struct options *o, struct err *e
 static int load(struct engine *g, const struct options *o, struct err *e)
 {
     struct cpu_config cc = cpu_needs(g);
-    int rc = model_load_dense(g->model, pool_threads(g->pool), show_progress, g->log, e);
+    int rc = model_load_dense(g->model, pool_threads(g->pool), show_progress, g, e);
 
     if (!rc)
         rc = load_experts(g, o, e);
+    if (g->shown_percent % 100)
+        fputs("\r\033[K", stderr);
     cc.batch = g->placement.batch;
     if (!rc)
         rc = cpu_open(&g->cpu, &cc, e);
@@ -148,11 +126,9 @@ int engine_open(struct engine **out, struct options *o, struct err *e)
     if (!g)
         return fail(e, -ENOMEM, "out of memory");
     g->log = &o->log;
-    rc = model_open(&g->model, o->model_dir, g->log, e);
+    rc = directory_open(&g->model, &g->tokenizer, o->model_dir, g->log, e);
     if (!rc)
-        rc = open_tokenizer(g, o->model_dir, e);
-    if (!rc)
-        rc = check_template(g, o->model_dir, e);
+        rc = choose_device(o, e);
     if (!rc)
         rc = choose_kernels(g, o->isa, e);
     if (!rc)

@@ -20,6 +20,7 @@ struct engine {
     enum kv_type kv_type;
     struct placement placement;
     struct runner runner;
+    int shown_percent;                  /* of the loading */
     struct trace *trace;                /* --trace-routes, or NULL */
 };
 

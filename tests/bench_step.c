@@ -68,7 +68,7 @@ static struct engine *open_model(const char *dir, const char *isa, int threads)
 {
     struct options o = { .model_dir = dir, .isa = isa, .kv_type = "q8", .threads = threads,
                          .context = CONTEXT, .ram_bytes = SIZE_AUTO,
-                         .ram_experts_bytes = SIZE_AUTO, .io = "auto" };
+                         .ram_experts_bytes = SIZE_AUTO, .io = "auto", .device = "cpu" };
     struct engine *g = NULL;
     struct err e;
 

@@ -33,7 +33,8 @@ static void place_open(struct place *p, const char *dir, int64_t ram, int64_t ex
     struct err e;
 
     o = (struct options){ .model_dir = dir, .isa = "auto", .kv_type = "q8", .context = CONTEXT,
-                          .ram_bytes = ram, .ram_experts_bytes = experts, .io = "auto",
+                          .ram_bytes = ram, .ram_experts_bytes = experts,
+                          .io = "auto", .device = "cpu",
                           .guess = guess };
     *p = (struct place){ .rng = 1 };
     if (engine_open(&p->engine, &o, &e) || session_open(&p->session, p->engine, &e))

@@ -35,7 +35,8 @@ static int open_engine(struct engine **g, const char *dir, int64_t slots_bytes, 
     static struct options o;
 
     o = (struct options){ .model_dir = dir, .isa = "auto", .kv_type = "bf16", .threads = 2,
-                          .ram_bytes = SIZE_AUTO, .ram_experts_bytes = slots_bytes, .io = io,
+                          .ram_bytes = SIZE_AUTO, .ram_experts_bytes = slots_bytes,
+                          .io = io, .device = "cpu",
                           .guess = true,
                           .log = { .level = LOG_QUIET } };
     return engine_open(g, &o, e);

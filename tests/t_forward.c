@@ -52,7 +52,7 @@ static struct engine *open_nano(const char *isa, const char *kv, int threads)
     static char dir[4096];
     struct options o = { .model_dir = dir, .isa = isa, .kv_type = kv, .threads = threads,
                          .ram_bytes = SIZE_AUTO,
-                         .ram_experts_bytes = SIZE_AUTO, .io = "auto" };
+                         .ram_experts_bytes = SIZE_AUTO, .io = "auto", .device = "cpu" };
     struct engine *g = NULL;
     struct err e;
 

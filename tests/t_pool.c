@@ -336,8 +336,8 @@ int main(void)
     test_runs(0, true);
     test_runs(1, true);
     test_runs(3, false);
-    test_barrier(2, ROUNDS / 2, 30);
-    test_barrier(8, ROUNDS / 20, 30);
+    test_barrier(2, ROUNDS / 2, 120);
+    test_barrier(8, ROUNDS / 20, 120);
     test_sleep();
     test_round_trip();
     ok(pool_open(&p, &many, &e) == -EINVAL, "%s", e.text);
