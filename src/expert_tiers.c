@@ -177,9 +177,10 @@ static bool was_guessed(const struct expert_tiers *t, uint16_t id)
 
 void expert_tiers_guess(struct expert_tiers *t, int layer, const struct route *r)
 {
+    /* A wrong guess costs the drive as much as a right one saves: only the surer half. */
     t->guess_layer = layer;
     for (int i = 0; i < r->tokens * r->topk && t->guesses < MAX_EXPERTS; i++)
-        if (!was_guessed(t, r->expert[i]))
+        if (r->weight[i] * (float)r->topk > 1 && !was_guessed(t, r->expert[i]))
             t->guess[t->guesses++] = r->expert[i];
     cache_prefetch(t->cache, t->model->sparse_index[layer], t->guess, t->guesses);
 }

@@ -55,7 +55,6 @@ static void set_defaults(struct options *o)
     for (int i = 0; i < OPTION_GPUS; i++)
         o->vram_bytes[i] = SIZE_AUTO;
     o->io_depth = 4;
-    o->guess = true;
     o->max_tokens = -1;
     o->temperature = o->top_p = o->min_p = NAN;
     o->top_k = -1;

@@ -175,7 +175,7 @@ static const struct option_spec OPTIONS[] = {
     { "io-depth", 0, "N", COMMON, OPTION_INT, AT(io_depth), 1, 64,
       "experts read at a time [4]" },
     { "guess", 0, "on|off", COMMON, OPTION_SWITCH, AT(guess), 0, 0,
-      "read ahead what the next layer may want [on]" },
+      "read ahead what the next layer may want [off]" },
     { "trace-routes", 0, "FILE", COMMON, OPTION_TEXT, AT(trace_routes), 0, 0,
       "record the experts of every token in FILE" },
     { "state-dir", 0, "DIR", COMMON, OPTION_TEXT, AT(state_dir), 0, 0,

@@ -150,7 +150,7 @@ static void bench_few(struct bench *b, struct place *all, const char *dir, size_
     snprintf(name, sizeof(name), "decode, 30 %% of the experts in RAM, %s",
              guess ? "guessing" : "no guesses");
     bench_row(b, name, bench_median(rate, ROUNDS), "tok/s", bench_median(limit, ROUNDS),
-              bench_median(ratio, ROUNDS), guess ? -1.15 : 0);
+              bench_median(ratio, ROUNDS), guess ? 0 : -1.15);
     if (guess)
         bench_row(b, "experts of the next layer that were guessed", (double)t.guess_right, "",
                   (double)t.guess_asked, (double)t.guess_right / (double)t.guess_asked, 0);
