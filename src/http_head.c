@@ -208,7 +208,7 @@ int64_t http_chunk_size(const char *s, size_t n)
     for (size_t i = 0; i < n; i++) {
         static const char digits[] = "0123456789abcdef";
         int c = s[i] >= 'A' && s[i] <= 'F' ? s[i] | 0x20 : s[i];
-        const char *d = c ? strchr(digits, c) : NULL;
+        const char *d = memchr(digits, c, sizeof(digits) - 1);
 
         if (!d)
             return -1;
