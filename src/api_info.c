@@ -15,27 +15,30 @@ static size_t model_bytes(const struct server *s)
     return s->model->dense_bytes + s->model->expert_bytes;
 }
 
-static enum server_state state_of(struct server *s)
+/* Of the experts used, the share that lay in memory. */
+static double warm_share(struct server *s)
 {
-    enum server_state state;
+    struct tier_counts t;
+    uint64_t all;
 
     pthread_mutex_lock(&s->lock);
-    state = s->state;
+    t = s->counters.tiers;
     pthread_mutex_unlock(&s->lock);
-    return state;
+    all = t.vram + t.ram + t.nvme;
+    return all ? (double)(t.vram + t.ram) / (double)all : 1;
 }
 
 void info_health(struct server *s, struct text *out, int *status)
 {
     static const char *const name[] = { "loading", "ok", "draining", "ended" };
-    enum server_state state = state_of(s);
+    enum server_state state = server_state(s);
 
     *status = state == SERVER_READY ? 200 : 503;
     if (state == SERVER_LOADING)
         text_puts(out, "{\"status\":\"loading\",\"error\":{\"message\":\"Loading model\","
                   "\"type\":\"server_error\",\"param\":null,\"code\":\"loading\"}}");
     else
-        text_printf(out, "{\"status\":\"%s\",\"warm\":1.0}", name[state]);
+        text_printf(out, "{\"status\":\"%s\",\"warm\":%.4f}", name[state], warm_share(s));
 }
 
 /* One model.  Each client has its own name for the context. */
@@ -87,8 +90,7 @@ static void add_job(struct text *out, const struct job *j)
     static const char *const stage[] = { "reading", "queued", "running", "done" };
 
     text_printf(out, "{\"id\":\"%s\",\"path\":\"%s\",\"state\":\"%s\",\"prompt_tokens\":%d,"
-                "\"prompt_done\":%d,\"predicted\":%d}", j->id, j->path, stage[j->stage], j->total,
-                j->done, j->predicted_n);
+                "\"prompt_done\":%d}", j->id, j->path, stage[j->stage], j->total, j->done);
 }
 
 /* The sessions, as llama-server's slots, and the request that is being answered in one. */

@@ -1,3 +1,4 @@
+/* Just enough HTTP for `top`: one request, one answer that is not chunked. */
 #include "src/client.h"
 
 #include <errno.h>

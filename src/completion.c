@@ -1,3 +1,4 @@
+/* Completion for two shells, written from the table of options. */
 #include "src/completion.h"
 #include "src/options_table.h"
 

@@ -1,3 +1,4 @@
+/* Parts of both conversions; the conversions are in files of their own. */
 #include "src/convert.h"
 
 #include <stdarg.h>

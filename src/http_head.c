@@ -1,3 +1,4 @@
+/* See the header.  Nothing here allocates, and every byte is looked at once a call. */
 #include "src/http_head.h"
 
 #include <strings.h>

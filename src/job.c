@@ -1,4 +1,5 @@
 #include "src/server.h"
+#include "src/sse.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -52,12 +53,13 @@ static struct job *admit(struct server *s, struct conn *c, bool generates)
 {
     struct request_error e = { .status = 503, .type = "server_error", .code = "loading" };
     struct job *j = NULL;
+    enum server_state state = server_state(s);
     int most = generates ? s->o->queue + 1 : OTHERS_MOST;
     int retry = 5;
 
-    if (s->state != SERVER_READY) {
-        e.code = s->state == SERVER_LOADING ? "loading" : "draining";
-        snprintf(e.message, sizeof(e.message), "%s", s->state == SERVER_LOADING
+    if (state != SERVER_READY) {
+        e.code = state == SERVER_LOADING ? "loading" : "draining";
+        snprintf(e.message, sizeof(e.message), "%s", state == SERVER_LOADING
                  ? "Loading model" : "the server is shutting down");
     } else if ((generates ? s->generating : s->others) >= most) {
         e.status = 429;
@@ -106,6 +108,38 @@ void job_start(struct server *s, struct conn *c, const struct api *api, bool gen
     server_read(s, j);
 }
 
+/* What there is to say of a job that is silent; its place in the queue counts from 1. */
+static void describe(struct job *j, char *out, size_t n)
+{
+    struct server *s = j->server;
+    int place = 1;
+
+    pthread_mutex_lock(&s->lock);
+    for (struct job *w = s->waiting.first; w && w != j; w = w->next_queued)
+        place++;
+    if (j->stage == JOB_QUEUED)
+        snprintf(out, n, "queued, place %d", place);
+    else if (j->stage == JOB_RUNNING && j->done < j->total)
+        snprintf(out, n, "prefill %d/%d", j->done, j->total);
+    else
+        snprintf(out, n, "working");
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The first words of a stream, which every reader of events skips. */
+static void say_place(struct job *j)
+{
+    struct text first = { NULL, 0, 0, false };
+    char words[64];
+
+    describe(j, words, sizeof(words));
+    sse_comment(&first, words);
+    if (!first.failed)
+        conn_stream_write(j->conn, first.s, first.n);
+    text_free(&first);
+    j->written = clock_now();
+}
+
 /* The client's part of the job ends here. */
 static void deliver_end(struct job *j, const struct text *out)
 {
@@ -138,7 +172,7 @@ void job_deliver(struct job *j)
     if (j->conn && ready && !j->begun) {
         conn_stream_begin(j->conn, "text/event-stream");
         j->begun = true;
-        j->written = clock_now();
+        say_place(j);
     }
     if (j->conn && j->begun && out.n) {
         conn_stream_write(j->conn, out.s, out.n);
@@ -149,24 +183,6 @@ void job_deliver(struct job *j)
     text_free(&out);
     if (done)
         job_free(j);
-}
-
-/* What there is to say of a job that is silent; its place in the queue counts from 1. */
-static void describe(struct job *j, char *out, size_t n)
-{
-    struct server *s = j->server;
-    int place = 1;
-
-    pthread_mutex_lock(&s->lock);
-    for (struct job *w = s->waiting.first; w && w != j; w = w->next_queued)
-        place++;
-    if (j->stage == JOB_QUEUED)
-        snprintf(out, n, "queued, place %d", place);
-    else if (j->stage == JOB_RUNNING && j->done < j->total)
-        snprintf(out, n, "prefill %d/%d", j->done, j->total);
-    else
-        snprintf(out, n, "working");
-    pthread_mutex_unlock(&s->lock);
 }
 
 void job_watch(struct job *j, double now)
@@ -221,7 +237,7 @@ void job_finish(struct job *j)
     text_add(&j->out, j->pending.s ? j->pending.s : "", j->pending.n);
     j->out.failed |= j->pending.failed;
     j->stage = JOB_DONE;
-    s->counters.failed += j->failed;
+    s->counters.failed += j->failed && !j->cancel;
     server_tell(s, j);
     pthread_mutex_unlock(&s->lock);
 }

@@ -1,3 +1,4 @@
+/* Choosing among kept sessions.  How much of one can be used again is the session's to say. */
 #include "src/kept.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Where keys come from.  How they are compared is src/http.c. */
 #include "src/keys.h"
 #include "src/json.h"
 #include "src/options.h"

@@ -1,3 +1,4 @@
+/* The protocol of sd_notify(3), which is a datagram. */
 #include "src/notify.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* The page, as bytes that the build made of src/page.html. */
 #include "src/page.h"
 
 static const char PAGE[] = {

@@ -1,3 +1,5 @@
+/* Two bounded memories: calls by their id, and turns by their text.  Linear looks: both are
+ * small beside a prompt. */
 #include "config.h"
 #include "src/recall.h"
 

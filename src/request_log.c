@@ -1,3 +1,4 @@
+/* Lines about requests, in the form that --log-format names. */
 #include "src/request_log.h"
 #include "src/options.h"
 

@@ -57,7 +57,7 @@ static void give_info(struct server *s, struct conn *c, const struct handler *h)
     struct request_error e = { .status = 503, .type = "server_error", .code = "loading",
                                .message = "Loading model" };
 
-    if (s->state == SERVER_LOADING) {
+    if (server_state(s) == SERVER_LOADING) {
         http_reply_error(c, &e, 5);
         return;
     }

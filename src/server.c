@@ -60,6 +60,16 @@ static void wake(struct server *s)
         return;
 }
 
+enum server_state server_state(struct server *s)
+{
+    enum server_state state;
+
+    pthread_mutex_lock(&s->lock);
+    state = s->state;
+    pthread_mutex_unlock(&s->lock);
+    return state;
+}
+
 void server_tell(struct server *s, struct job *j)
 {
     if (j->told)

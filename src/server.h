@@ -82,6 +82,8 @@ int  server_run(struct options *o, struct err *e);
 /* HTTP thread: answer a request that may ask. */
 void route(void *server, struct conn *c);
 
+enum server_state server_state(struct server *s);
+
 /* Any thread, under the lock: there is something for the HTTP thread in j. */
 void server_tell(struct server *s, struct job *j);
 /* HTTP thread: give j to the reader. */

@@ -1,3 +1,4 @@
+/* The few characters around each event. */
 #include "src/sse.h"
 
 void sse_comment(struct text *out, const char *words)
