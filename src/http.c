@@ -1,4 +1,4 @@
-/* The sockets, and the door.  How requests travel is src/http_conn.c, what they mean src/route.c. */
+/* The sockets, and the door.  How requests travel is src/http_conn.c, what they mean route.c. */
 #include "src/http.h"
 #include "src/message.h"
 #include "src/reply.h"
