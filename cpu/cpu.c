@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { ROW_GRAIN = 16, WAVE_PAIRS = 2048, ARENA_ALIGN = 64 };
+enum { ROW_GRAIN = CPU_PANEL_ROWS, WAVE_PAIRS = 2048, ARENA_ALIGN = 64 };
 
 /* The arena is laid out twice by the same code: once to count, once for real. */
 struct layout {
@@ -68,6 +68,12 @@ static void lay_out(struct cpu *c, struct layout *l)
         c->sine[full] = take_floats(l, n, (size_t)s->head_dim / 2);
     }
     c->block = take_floats(l, cpu_block_floats(c), 1);
+    /* The reference stays what it is. */
+    if (c->k != cpu_kernels(CPU_REF))
+        c->panel = take_floats(l, cpu_panel_floats(c), (size_t)c->threads);
+    c->h_acts.plain = c->h;
+    c->o_acts.plain = c->q;
+    c->dense_acts.plain = c->gate;
     c->partial = take_floats(l, cpu_partial_floats(c), 1);
     c->router = take_floats(l, n, (size_t)s->experts);
     c->route_weight = take_floats(l, n, (size_t)s->topk);
@@ -140,6 +146,7 @@ int cpu_open(struct cpu **out, const struct cpu_config *config, struct err *e)
     }
     l.base = c->arena;
     lay_out(c, &l);
+    cpu_blas_open();
     *out = c;
     return 0;
 }
@@ -183,15 +190,21 @@ static int row_at(const struct matrix *m, size_t cost, size_t at)
     return row < (size_t)m->rows ? (int)row : m->rows;
 }
 
-static void mul(const struct cpu *c, const struct product *p, int row0, int row1)
+static void mul(const struct cpu *c, const struct product *p, int row0, int row1, int worker)
 {
     enum act kind = p->exact ? ACT_F32 : c->k->act[p->m->format];
     mul_fn f = p->exact ? c->k->mul_exact : c->k->mul[p->m->format];
-    size_t stride = p->x->stride[kind];
+    size_t stride;
 
-    if (row0 < row1 && p->n)
-        f(p->y, p->y_stride, p->m, p->x->packed[kind] + (size_t)p->first * stride, stride, p->n,
-          row0, row1);
+    if (row0 >= row1 || !p->n)
+        return;
+    if (c->panel && p->m->format == W_BF16 && p->n >= CPU_BLAS_TOKENS && p->x->plain) {
+        cpu_mul_blas(p, row0, row1, c->panel + (size_t)worker * cpu_panel_floats(c));
+        return;
+    }
+    stride = p->x->stride[kind];
+    f(p->y, p->y_stride, p->m, p->x->packed[kind] + (size_t)p->first * stride, stride, p->n, row0,
+      row1);
 }
 
 void cpu_mul_share(const struct cpu *c, const struct product *p, int n, int worker, int workers)
@@ -207,7 +220,7 @@ void cpu_mul_share(const struct cpu *c, const struct product *p, int n, int work
         int row0 = from <= start ? 0 : row_at(p[i].m, cost, from - start);
         int row1 = to >= end ? p[i].m->rows : to <= start ? 0 : row_at(p[i].m, cost, to - start);
 
-        mul(c, &p[i], row0, row1);
+        mul(c, &p[i], row0, row1, worker);
         start = end;
     }
 }

@@ -13,6 +13,7 @@ struct acts {
     uint8_t *packed[ACT_KINDS];         /* [rows][stride] */
     size_t stride[ACT_KINDS];
     int cols;
+    const float *plain;                 /* [rows][cols], or NULL where nobody keeps them */
 };
 
 /* y = m x for n rows of x. */
@@ -65,6 +66,7 @@ struct cpu {
     float *delta;                       /* [batch][hidden]: what a stage adds to x */
     float *cosine[2], *sine[2];         /* window and full layers: [batch][rope dims / 2] */
     float *block;                       /* [workers][attention block] */
+    float *panel;                       /* [workers][CPU_PANEL_ROWS][cols], or NULL: no BLAS */
     float *partial;                     /* attention of few tokens, split by keys */
     atomic_int next_task;
 
@@ -83,6 +85,13 @@ struct cpu {
     struct acts inner_acts, dense_acts; /* [pairs], [batch] of it */
     float *pair_out;                    /* [pairs][hidden] */
 };
+
+/* Where many tokens meet BF16 weights: dense_blas.c.  A panel is a worker's scratch. */
+enum { CPU_PANEL_ROWS = 32, CPU_BLAS_TOKENS = 64 };
+
+size_t cpu_panel_floats(const struct cpu *c);
+void   cpu_blas_open(void);
+void   cpu_mul_blas(const struct product *p, int row0, int row1, float *panel);
 
 /* Floats of scratch that attention.c wants in block and partial. */
 size_t cpu_block_floats(const struct cpu *c);

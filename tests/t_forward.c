@@ -136,10 +136,12 @@ static double mean_distance(const struct trace *a, const struct trace *b)
 }
 
 /* A fast path against itself: threads change nothing; steps and chunks add in another order,
- * which rounding to 8 bits magnifies: up to what the reference loses in BF16, 0.07. */
+ * which rounding to 8 bits magnifies: up to what that rounding costs, about 0.08 and, of FP8
+ * keys and values, 0.14. */
 static void check_paths(const struct golden *g, const char *isa, const char *kv)
 {
     static struct trace one, two, steps, again;
+    double most = strcmp(kv, "fp8") ? 0.1 : 0.16;
     struct engine *a = open_nano(isa, kv, 1), *b = open_nano(isa, kv, 2);
     struct session *s = NULL, *t = NULL;
     struct eval more = { .rows = EVAL_ALL, .each = keep, .arg = &again };
@@ -157,14 +159,14 @@ static void check_paths(const struct golden *g, const char *isa, const char *kv)
        "%s %s: two threads give the bits of one", isa, kv);
     evaluate(t, &steps, ids, 300, true);
     steps.n = one.n = 300;
-    ok(mean_distance(&one, &steps) < 0.06, "%s %s: steps against chunks: %.2g", isa, kv,
+    ok(mean_distance(&one, &steps) < most, "%s %s: steps against chunks: %.2g", isa, kv,
        mean_distance(&one, &steps));
 
     /* Back to position 290 and on: the ring still holds its window. */
     again = steps;
     ok(!session_rewind(t, 290) && !session_eval(t, ids + 290, 10, &more, &e) &&
        session_length(t) == 300, "%s %s: rewind and go on", isa, kv);
-    ok(mean_distance(&steps, &again) < 0.06, "%s %s: the same numbers", isa, kv);
+    ok(mean_distance(&steps, &again) < most, "%s %s: the same numbers", isa, kv);
     ok(session_rewind(t, 301) == -ERANGE, "no rewinding forward");
     session_close(s);
     session_close(t);
