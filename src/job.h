@@ -78,6 +78,16 @@ struct job {
     struct job *next, *previous;
 };
 
+/* A list in order of arrival; under the server's lock. */
+struct job_queue {
+    struct job *first, *last;
+    int n;
+};
+
+void job_push(struct job_queue *q, struct job *j);
+struct job *job_pop(struct job_queue *q);       /* or NULL */
+void job_remove(struct job_queue *q, struct job *j);
+
 /* HTTP thread: take the request on c over, whose body this empties. */
 void job_start(struct server *s, struct conn *c, const struct api *api, bool generates);
 /* HTTP thread: write what there is; frees the job where it is done. */

@@ -15,12 +15,6 @@
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_ENDED };
 
-/* A list in order of arrival. */
-struct job_queue {
-    struct job *first, *last;
-    int n;
-};
-
 /* What the metrics count; under the lock. */
 struct counters {
     uint64_t requests, cancelled, failed, refused;
@@ -86,6 +80,12 @@ enum server_state server_state(struct server *s);
 
 /* Any thread, under the lock: there is something for the HTTP thread in j. */
 void server_tell(struct server *s, struct job *j);
+void server_wake(struct server *s);     /* any thread: the HTTP thread looks at the news */
+
+/* What the threads run. */
+void *server_read_jobs(void *server);
+void *server_answer_jobs(void *server);
+
 /* HTTP thread: give j to the reader. */
 void server_read(struct server *s, struct job *j);
 /* HTTP thread: j's client has left. */
