@@ -251,11 +251,11 @@ int cmd_score(struct options *o, struct err *e)
         engine_begin(j.engine);
         rc = o->ids ? score_lines(&j, &in, e) : score_text(&j, &in, e);
         engine_end(j.engine);
+        engine_request_done(j.engine);
     }
     text_free(&j.argmax);
     text_free(&j.logprob);
     text_free(&j.last);
-    engine_request_done(j.engine);
     session_close(j.session);
     engine_close(j.engine);
     input_close(&in);
