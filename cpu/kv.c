@@ -59,6 +59,7 @@ int kv_open(struct kv *kv, const struct shape *s, enum kv_type type, int context
     if (at == MAP_FAILED)
         return fail(e, -ENOMEM, "no memory for %zu MB of KV cache (%d tokens): choose a smaller -c",
                     n >> 20, context);
+    madvise(at, n, MADV_DONTDUMP);
     kv->memory = at;
     kv->bytes = n;
     kv->type = type;

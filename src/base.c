@@ -45,6 +45,8 @@ int exit_status(int rc)
         return 69;
     case EREMOTEIO:
     case EAGAIN:
+    case EMFILE:
+    case ENFILE:
         return 71;
     case ENOSPC:
     case EROFS:
@@ -124,7 +126,8 @@ int make_directory(const char *path)
         if (c && c != '/')
             continue;
         dir[i] = 0;
-        if (mkdir(dir, 0700) && errno != EEXIST)
+        /* chmod: a umask of 0777 would leave a directory that nobody may enter. */
+        if (mkdir(dir, 0700) ? errno != EEXIST : chmod(dir, 0700))
             return -errno;
         dir[i] = c;
     }

@@ -25,9 +25,10 @@ int fail(struct err *e, int rc, const char *fmt, ...)
 
 /* The exit status of `man laguna-offload` (sysexits) for a negative errno:
  *   EINVAL usage 64 · EBADMSG bad data 65 · ENOENT, ENOTDIR, EISDIR input missing 66 ·
- *   ENODEV no GPU, EADDRINUSE 69 · ENOTRECOVERABLE bug 70 · EREMOTEIO GPU, EAGAIN threads 71 ·
- *   ENOSPC, EROFS, EDQUOT 73 · EIO, ETIMEDOUT 74 · ENOMEM, EBUSY, EINPROGRESS 75 ·
- *   EACCES, EPERM 77 · ENOTSUP settings contradict the machine 78. */
+ *   ENODEV no GPU, EADDRINUSE 69 · ENOTRECOVERABLE bug 70 · EREMOTEIO GPU, EAGAIN threads,
+ *   EMFILE, ENFILE open files 71 · ENOSPC, EROFS, EDQUOT 73 · EIO, ETIMEDOUT 74 ·
+ *   ENOMEM, EBUSY, EINPROGRESS 75 · EACCES, EPERM 77 ·
+ *   ENOTSUP settings contradict the machine 78. */
 int exit_status(int rc);
 
 /* Where warnings and progress go.  One per program; passed down, never global.

@@ -283,7 +283,8 @@ static int replace_file(const char *dir, const char *name, const char *text, siz
     if (!f)
         return -errno;
     errno = 0;
-    rc = fwrite(text, 1, n, f) == n && !fflush(f) && !fdatasync(fileno(f)) ? 0 : -errno;
+    rc = !fchmod(fileno(f), 0600) && fwrite(text, 1, n, f) == n && !fflush(f) &&
+         !fdatasync(fileno(f)) ? 0 : -errno;
     if (fclose(f) && !rc)
         rc = -errno;
     if (!rc && rename(temporary, path))

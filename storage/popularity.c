@@ -244,7 +244,8 @@ static int replace(int dir, const char *name, const uint8_t *bytes, size_t n)
     fd = openat(dir, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    rc = write_all(fd, bytes, n);
+    /* Whatever the umask: one of 0777 would leave a file that the next run cannot read. */
+    rc = fchmod(fd, 0600) ? -errno : write_all(fd, bytes, n);
     if (close(fd) && !rc)
         rc = -errno;
     if (!rc && renameat(dir, temporary, dir, name))
