@@ -17,7 +17,7 @@ void config_open(struct config *c, const char *json, size_t len, const char *nam
     c->e = e;
     c->root = json_parse(json, len, &JSON_FILE, &why);
     if (!c->root)
-        c->rc = fail(e, -EBADMSG, "%s: %s", name, why.text);
+        c->rc = fail(e, -errno, "%s: %s", name, why.text);
     else if (!cJSON_IsObject(c->root))
         c->rc = fail(e, -EBADMSG, "%s: not a JSON object", name);
 }

@@ -503,13 +503,15 @@ cJSON *json_parse(const char *text, size_t n, const struct json_limits *lim, str
     bool long_number;
     char *copy = NULL;
     cJSON *root;
+    int rc = scan_whole(text, n, lim, &long_number, e);
 
-    if (scan_whole(text, n, lim, &long_number, e))
+    errno = -rc;
+    if (rc)
         return NULL;
     if (long_number) {
         copy = without_long_numbers(text, n);
         if (!copy) {
-            fail(e, -ENOMEM, "out of memory");
+            errno = -fail(e, -ENOMEM, "out of memory");
             return NULL;
         }
     }
@@ -520,7 +522,7 @@ cJSON *json_parse(const char *text, size_t n, const struct json_limits *lim, str
         root = NULL;
     }
     if (!root)
-        fail(e, -ENOMEM, "out of memory");
+        errno = -fail(e, -ENOMEM, "out of memory");
     return root;
 }
 

@@ -18,7 +18,8 @@ struct json_limits {
 static const struct json_limits JSON_REQUEST = { 64, 500000 };
 static const struct json_limits JSON_FILE = { 64, 4000000 };
 
-/* Parse text[0..n) whole.  NULL and the words (with byte offset) in *e otherwise.
+/* Parse text[0..n) whole.  NULL and the words (with byte offset) in *e otherwise; errno tells
+ * bad text (EBADMSG) from no memory (ENOMEM).
  * The caller frees with cJSON_Delete(). */
 cJSON *json_parse(const char *text, size_t n, const struct json_limits *lim, struct err *e);
 

@@ -503,7 +503,7 @@ int tokenizer_open(struct tokenizer **out, const char *json, size_t n, const cha
         return fail(e, -EBADMSG, "%s: %zu bytes (at most %d)", name, n, FILE_MAX);
     root = json_parse(json, n, &JSON_FILE, &why);
     if (!root)
-        return fail(e, -EBADMSG, "%s: %s", name, why.text);
+        return fail(e, -errno, "%s: %s", name, why.text);
     l.root = root;
     l.t = calloc(1, sizeof(*l.t));
     if (l.t) {

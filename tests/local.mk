@@ -230,7 +230,7 @@ tests_t_memory_LDADD   = $(ENGINE_LIBS)
 
 check_PROGRAMS += tests/t_experts
 TESTS          += tests/t_experts
-tests_t_experts_SOURCES = tests/t_experts.c tests/files.h tests/tap.h
+tests_t_experts_SOURCES = tests/t_experts.c tests/damage.h tests/files.h tests/tap.h
 tests_t_experts_LDADD   = $(ENGINE_LIBS)
 
 check_PROGRAMS += tests/t_soak
@@ -317,3 +317,18 @@ EXTRA_DIST     += tests/fuzz/corpus/http_head
 tests_fuzz_http_head_SOURCES  = tests/fuzz/http_head.c tests/fuzz/replay.c tests/tap.h
 tests_fuzz_http_head_CPPFLAGS = $(AM_CPPFLAGS) -DFUZZ_CORPUS='"http_head"'
 tests_fuzz_http_head_LDADD    = $(ENGINE_LIBS)
+
+## The catalogue of faults: what tests/FAULTS.md lists and no test of a part shows.
+TESTS              += tests/t_faults.sh
+dist_check_SCRIPTS += tests/t_faults.sh
+EXTRA_DIST         += tests/FAULTS.md
+
+check_PROGRAMS += tests/t_torture
+TESTS          += tests/t_torture
+tests_t_torture_SOURCES = tests/t_torture.c tests/files.h tests/tap.h
+tests_t_torture_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_numbers
+TESTS          += tests/t_numbers
+tests_t_numbers_SOURCES = tests/t_numbers.c tests/damage.h tests/files.h tests/tap.h
+tests_t_numbers_LDADD   = $(ENGINE_LIBS)

@@ -2,11 +2,10 @@
  * the request that needs it, to the next one, and to the start. */
 #include "src/engine.h"
 #include "src/options.h"
-#include "tests/files.h"
+#include "tests/damage.h"
 #include "tests/tap.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 
 enum { VOCAB = 512, TOKENS = 40, EXPERTS = 8, TOPK = 2 };
@@ -50,42 +49,6 @@ static int evaluate(struct session *s, struct run *r, const int32_t *ids, int n,
     memset(r, 0, sizeof(*r));
     session_rewind(s, 0);
     return session_eval(s, ids, n, &v, e);
-}
-
-/* A copy of a two-layer cut, in which scale group 0 of one tensor may be damaged. */
-static char *copy_model(const char *name)
-{
-    static const char *const files[] = { "config.json", "generation_config.json",
-                                         "chat_template.jinja", "tokenizer.json",
-                                         "model.safetensors" };
-    char *from = source_path(name), *dir = temp_dir();
-
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-        size_t n;
-        char *data = read_file(from, files[i], &n);
-
-        write_file(dir, files[i], data, n);
-        free(data);
-    }
-    free(from);
-    return dir;
-}
-
-static void patch(const char *dir, const char *tensor, const void *bytes, size_t n)
-{
-    struct checkpoint *c = NULL;
-    struct log l = { .level = LOG_QUIET };
-    const struct tensor *t;
-    struct err e;
-    int fd;
-
-    if (checkpoint_open(&c, dir, &l, &e) || !(t = checkpoint_find(c, tensor)))
-        exit((printf("Bail out! %s\n", tensor), 99));
-    fd = open(checkpoint_path(c, t->shard), O_WRONLY);
-    if (fd < 0 || pwrite(fd, bytes, n, (off_t)t->offset) != (ssize_t)n)
-        exit((perror(dir), 99));
-    close(fd);
-    checkpoint_close(c);
 }
 
 static void check_same(const char *name)
