@@ -1,65 +1,94 @@
 /* The machine's limits and the rows of the benchmarks. */
+#include "config.h"
+
 #include "tests/bench.h"
-#include "cpu/pool.h"
+#include "cpu/cores.h"
 
 #include <immintrin.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
-enum { THREADS_MAX = 256, DOT_ROUNDS = 2000000 };
-static const size_t BUFFER = (size_t)2 << 30, READ_BYTES = (size_t)256 << 20;
+enum { DOT_ROUNDS = 200000, DOT_CHAINS = 12, DOT_FLOP = 64, GRAIN = 4096 };
+static const size_t READ_BYTES = (size_t)256 << 20;     /* a thread */
 
 struct bench {
+    const char *title;                  /* NULL once the table has its heading */
     FILE *json;
-    int missed;
-    uint8_t *buffer;                    /* [BUFFER] */
+    uint8_t *memory;                    /* [BENCH_MEMORY], mapped when first asked for */
     size_t at;                          /* where the next read begins */
-    struct pool *pool[THREADS_MAX + 1]; /* by threads, opened when first asked for */
+    struct pool *pool[CORES_MAX + 1];   /* by threads, opened when first asked for */
 };
 
-struct bench *bench_open(const char *json)
+struct bench *bench_open(int *argc, char ***argv)
 {
     struct bench *b = calloc(1, sizeof(*b));
+    char **arg = *argv, *slash = strrchr(arg[0], '/');
 
     if (!b)
         exit((perror("bench"), 1));
-    b->json = json ? fopen(json, "a") : NULL;
-    if (json && !b->json)
-        exit((perror(json), 1));
-    printf("%-48s %10s %-8s %10s %6s %6s\n", "", "value", "", "limit", "ratio", "bar");
+    b->title = slash ? slash + 1 : arg[0];
+    if (*argc > 2 && !strcmp(arg[1], "--json")) {
+        b->json = fopen(arg[2], "a");
+        if (!b->json)
+            exit((perror(arg[2]), 1));
+        *argc -= 2;
+        *argv += 2;
+    }
     return b;
 }
 
-int bench_close(struct bench *b)
+void bench_close(struct bench *b)
 {
-    int missed = b->missed;
-
-    for (int i = 0; i <= THREADS_MAX; i++)
+    for (int i = 0; i <= CORES_MAX; i++)
         pool_close(b->pool[i]);
-    if (b->buffer)
-        munmap(b->buffer, BUFFER);
-    if (b->json)
-        fclose(b->json);
+    if (b->memory)
+        munmap(b->memory, BENCH_MEMORY);
+    if (b->json && fclose(b->json))
+        exit((perror("bench"), 1));
     free(b);
-    return missed != 0;
 }
 
-static struct pool *pool_of(struct bench *b, int threads)
+void bench_die(const struct err *e)
 {
-    struct pool_config c = { .threads = threads, .pin = true };
-    struct err e;
-
-    if (!b->pool[threads] && pool_open(&b->pool[threads], &c, &e))
-        exit((fprintf(stderr, "%s\n", e.text), 1));
-    return b->pool[threads];
+    fprintf(stderr, "%s\n", e->text);
+    exit(1);
 }
 
-int bench_threads_max(const struct bench *b)
+/* JSON has no word for what is not finite. */
+static void put_number(FILE *f, const char *key, double value)
 {
-    struct bench *mine = (struct bench *)b;
+    if (isfinite(value))
+        fprintf(f, ", \"%s\": %.6g", key, value);
+    else
+        fprintf(f, ", \"%s\": null", key);
+}
 
-    return pool_threads(pool_of(mine, 0));
+void bench_row(struct bench *b, const char *name, double value, const char *unit, double limit,
+               double ratio, double bar)
+{
+    bool ok = bar > 0 ? ratio >= bar : bar < 0 ? ratio <= -bar : true;
+
+    if (b->title)
+        printf("\n%-48s %10s %-8s %10s %6s %7s\n", b->title, "value", "", "limit", "ratio", "bar");
+    b->title = NULL;
+    printf("%-48s %10.4g %-8s %10.4g %6.3f", name, value, unit, limit, ratio);
+    if (bar)
+        printf(" %s %.2f %s", bar > 0 ? ">=" : "<=", fabs(bar), ok ? "ok" : "MISSED");
+    printf("\n");
+    fflush(stdout);
+    if (!b->json)
+        return;
+    fprintf(b->json, "{\"name\": \"%s\"", name);
+    put_number(b->json, "value", value);
+    fprintf(b->json, ", \"unit\": \"%s\"", unit);
+    put_number(b->json, "limit", limit);
+    put_number(b->json, "ratio", ratio);
+    put_number(b->json, "bar", bar ? fabs(bar) : NAN);
+    fprintf(b->json, ", \"sense\": \"%s\", \"ok\": %s}\n", bar > 0 ? ">=" : bar < 0 ? "<=" : "",
+            ok ? "true" : "false");
 }
 
 static int compare(const void *a, const void *b)
@@ -72,69 +101,145 @@ static int compare(const void *a, const void *b)
 double bench_median(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof(*v), compare);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+    return (v[(n - 1) / 2] + v[n / 2]) / 2;
 }
 
-__attribute__((target("avx2"))) static uint64_t read_avx2(const uint8_t *p, size_t n)
+static struct pool *pool_of(struct bench *b, int threads)
+{
+    struct pool_config c = { .threads = threads, .pin = true };
+    struct err e;
+
+    if (threads < 0 || threads > CORES_MAX)
+        exit((fprintf(stderr, "%d threads: at most %d\n", threads, CORES_MAX), 1));
+    if (!b->pool[threads] && pool_open(&b->pool[threads], &c, &e))
+        bench_die(&e);
+    return b->pool[threads];
+}
+
+int bench_threads_max(struct bench *b)
+{
+    return pool_threads(pool_of(b, 0));
+}
+
+int bench_threads_after(struct bench *b, int threads)
+{
+    int max = bench_threads_max(b);
+
+    return threads == max ? 0 : threads < 2 ? threads + 1 : max;
+}
+
+static double clock_used(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+struct timed {
+    struct pool *pool;
+    pool_fn fn;
+    void *arg;
+    double start;                       /* worker 0's */
+    double used[CORES_MAX];
+};
+
+static void timed_worker(void *arg, int worker, int workers)
+{
+    struct timed *t = arg;
+    double before;
+
+    pool_barrier(t->pool, worker);
+    before = clock_used();
+    if (!worker)
+        t->start = clock_now();
+    t->fn(t->arg, worker, workers);
+    t->used[worker] = clock_used() - before;
+}
+
+struct clocks bench_run(struct bench *b, int threads, pool_fn fn, void *arg)
+{
+    struct timed t = { .pool = pool_of(b, threads), .fn = fn, .arg = arg };
+    struct clocks c;
+
+    pool_run(t.pool, timed_worker, &t);
+    c.wall = clock_now() - t.start;
+    c.used = 0;
+    for (int i = 0; i < threads; i++)
+        c.used = fmax(c.used, t.used[i]);
+    return c;
+}
+
+static struct clocks rate(double amount, struct clocks seconds)
+{
+    return (struct clocks){ amount / seconds.wall, amount / seconds.used };
+}
+
+static void fill_memory(void *arg, int worker, int workers)
+{
+    uint64_t *p = arg;
+    size_t from, to;
+
+    pool_share(BENCH_MEMORY / sizeof(*p), GRAIN, worker, workers, &from, &to);
+    for (; from < to; from++)
+        p[from] = 0x3838383838383838 | (from * 0x9e3779b97f4a7c15 >> 3 & 0x0707070707070707);
+}
+
+const uint8_t *bench_memory(struct bench *b)
+{
+    void *map;
+
+    if (b->memory)
+        return b->memory;
+    map = mmap(NULL, BENCH_MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        exit((perror("bench memory"), 1));
+    madvise(map, BENCH_MEMORY, MADV_HUGEPAGE);
+    pool_run(pool_of(b, 0), fill_memory, map);
+    return b->memory = map;
+}
+
+__attribute__((target("avx2"))) void bench_read(const uint8_t *from, size_t bytes)
 {
     __m256i sum[8];
 
     for (int j = 0; j < 8; j++)
         sum[j] = _mm256_setzero_si256();
-    for (size_t i = 0; i < n; i += 256)
-        for (int j = 0; j < 8; j++)
-            sum[j] = _mm256_add_epi64(sum[j], _mm256_load_si256((const void *)(p + i + 32 * j)));
-    for (int j = 1; j < 8; j++)
-        sum[0] = _mm256_add_epi64(sum[0], sum[j]);
-    return (uint64_t)_mm256_extract_epi64(sum[0], 0) + (uint64_t)_mm256_extract_epi64(sum[0], 3);
+    for (size_t i = 0; i < bytes; i += 256)
+        for (int j = 0; j < 8; j++) {
+            const __m256i *at = (const __m256i *)(const void *)(from + i + 32 * j);
+
+            sum[j] = _mm256_xor_si256(sum[j], _mm256_loadu_si256(at));
+        }
+    /* The compiler must believe that somebody wants the sums. */
+    __asm__ volatile("" : : "r"(sum) : "memory");
 }
 
-struct read_job {
+struct stretch {
     const uint8_t *from;
-    size_t bytes;                       /* a thread */
-    _Atomic uint64_t sink;
+    size_t bytes;
 };
 
 static void read_worker(void *arg, int worker, int workers)
 {
-    struct read_job *j = arg;
+    const struct stretch *s = arg;
+    size_t from, to;
 
-    (void)workers;
-    j->sink += read_avx2(j->from + (size_t)worker * j->bytes, j->bytes);
+    pool_share(s->bytes, GRAIN, worker, workers, &from, &to);
+    bench_read(s->from + from, to - from);
 }
 
-static void fill_buffer(void *arg, int worker, int workers)
+struct clocks bench_read_gbps(struct bench *b, int threads)
 {
-    uint64_t *p = arg;
-    size_t n = BUFFER / sizeof(*p), from, to;
+    struct stretch s = { bench_memory(b), READ_BYTES * (size_t)threads };
 
-    pool_share(n, 4096, worker, workers, &from, &to);
-    for (size_t i = from; i < to; i++)
-        p[i] = i * 0x9e3779b97f4a7c15;
-}
-
-double bench_read_gbps(struct bench *b, int threads)
-{
-    struct pool *p = pool_of(b, threads);
-    struct read_job j = { .bytes = READ_BYTES };
-    double start;
-
-    if (!b->buffer) {
-        b->buffer = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (b->buffer == MAP_FAILED)
-            exit((perror("bench buffer"), 1));
-        madvise(b->buffer, BUFFER, MADV_HUGEPAGE);
-        pool_run(pool_of(b, 0), fill_buffer, b->buffer);
-    }
-    if (j.bytes * (size_t)threads > BUFFER)
-        j.bytes = BUFFER / (size_t)threads / 4096 * 4096;
-    if (b->at + j.bytes * (size_t)threads > BUFFER)
+    if (s.bytes > BENCH_MEMORY)
+        s.bytes = BENCH_MEMORY;
+    if (b->at + s.bytes > BENCH_MEMORY)
         b->at = 0;
-    j.from = b->buffer + b->at;
-    b->at += j.bytes * (size_t)threads;
-    start = clock_now();
-    pool_run(p, read_worker, &j);
-    return (double)(j.bytes * (size_t)threads) / (clock_now() - start) * 1e-9;
+    s.from += b->at;
+    b->at += s.bytes;
+    return rate((double)s.bytes * 1e-9, bench_run(b, threads, read_worker, &s));
 }
 
 bool bench_has_bf16(void)
@@ -142,79 +247,35 @@ bool bench_has_bf16(void)
     return __builtin_cpu_supports("avx512bf16");
 }
 
-/* Sixteen independent chains hide the latency of any of these instructions. */
-__attribute__((target("avx512f,avx512bf16"))) static float dot_bf16(void)
-{
-    __m512 a[16];
-    __m512bh x = (__m512bh)_mm512_set1_epi16(0x3f80), y = x;
-    float sum = 0;
-
-    for (int j = 0; j < 16; j++)
-        a[j] = _mm512_setzero_ps();
-    for (int i = 0; i < DOT_ROUNDS; i++) {
-#pragma GCC unroll 16
-        for (int j = 0; j < 16; j++)
-            a[j] = _mm512_dpbf16_ps(a[j], x, y);
-        __asm__ volatile("" : "+v"(x), "+v"(y));
-    }
-    for (int j = 0; j < 16; j++)
-        sum += _mm512_reduce_add_ps(a[j]);
-    return sum;
-}
-
-__attribute__((target("avx2"))) static float dot_int8(void)
-{
-    __m256i a[8], x = _mm256_set1_epi8(1), y = x, one = _mm256_set1_epi16(1), sum;
-
-    for (int j = 0; j < 8; j++)
-        a[j] = _mm256_setzero_si256();
-    for (int i = 0; i < DOT_ROUNDS; i++) {
-#pragma GCC unroll 8
-        for (int j = 0; j < 8; j++) {
-            __m256i d = _mm256_maddubs_epi16(x, y);
-
-            __asm__ volatile("" : "+x"(d));
-            a[j] = _mm256_add_epi32(a[j], _mm256_madd_epi16(d, one));
-        }
-        __asm__ volatile("" : "+x"(x), "+x"(y));
-    }
-    sum = a[0];
-    for (int j = 1; j < 8; j++)
-        sum = _mm256_add_epi32(sum, a[j]);
-    return (float)_mm256_extract_epi32(sum, 0);
-}
+/* One instruction on twelve registers, which covers its latency. */
+#define TWELVE(op, r)                                                                     \
+    __asm__ volatile(op r "0," r "1," r "2\n\t" op r "0," r "1," r "3\n\t"                \
+                     op r "0," r "1," r "4\n\t" op r "0," r "1," r "5\n\t"                \
+                     op r "0," r "1," r "6\n\t" op r "0," r "1," r "7\n\t"                \
+                     op r "0," r "1," r "8\n\t" op r "0," r "1," r "9\n\t"                \
+                     op r "0," r "1," r "10\n\t" op r "0," r "1," r "11\n\t"              \
+                     op r "0," r "1," r "12\n\t" op r "0," r "1," r "13"                   \
+                     : : : "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
+                           "xmm10", "xmm11", "xmm12", "xmm13")
 
 static void dot_worker(void *arg, int worker, int workers)
 {
-    _Atomic float *sink = arg;
+    enum dot dot = *(const enum dot *)arg;
 
     (void)worker;
     (void)workers;
-    *sink = bench_has_bf16() ? dot_bf16() : dot_int8();
+    __asm__ volatile("vzeroall" : : : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6",
+                     "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+    for (int i = 0; i < DOT_ROUNDS && dot == DOT_INT8; i++)
+        TWELVE("vpmaddubsw ", "%%ymm");
+    for (int i = 0; i < DOT_ROUNDS && dot == DOT_BF16; i++)
+        TWELVE("vdpbf16ps ", "%%zmm");
+    __asm__ volatile("vzeroupper");
 }
 
-double bench_dot_gflops(struct bench *b, int threads)
+struct clocks bench_dot_gflops(struct bench *b, int threads, enum dot dot)
 {
-    struct pool *p = pool_of(b, threads);
-    _Atomic float sink = 0;
-    double macs = bench_has_bf16() ? 16.0 * 32 : 8.0 * 32, start = clock_now();
+    double flop = (double)DOT_CHAINS * DOT_FLOP * DOT_ROUNDS * threads;
 
-    pool_run(p, dot_worker, &sink);
-    return macs * DOT_ROUNDS * threads / (clock_now() - start) * 2e-9;
-}
-
-void bench_row(struct bench *b, const char *name, double value, const char *unit, double limit,
-               double ratio, double bar)
-{
-    bool ok = bar > 0 ? ratio >= bar : bar < 0 ? ratio <= -bar : true;
-
-    b->missed += !ok;
-    printf("%-48s %10.4g %-8s %10.4g %6.3f %6.2f %s\n", name, value, unit, limit, ratio,
-           bar < 0 ? -bar : bar, !bar ? "" : ok ? "ok" : "MISSED");
-    fflush(stdout);
-    if (!b->json)
-        return;
-    fprintf(b->json, "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"limit\": %.6g, "
-            "\"ratio\": %.4g, \"bar\": %.4g, \"ok\": %s}\n", name, value, unit,
-            limit, ratio, bar, ok ? "true" : "false");
+    return rate(flop * 1e-9, bench_run(b, threads, dot_worker, &dot));
 }

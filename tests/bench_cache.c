@@ -1,3 +1,4 @@
+#include "tests/bench.h"
 #include "tests/routes.h"
 
 #include <cjson/cJSON.h>
@@ -7,7 +8,8 @@
 /* Hit rates of LRU, LFU, the policy and Belady's optimum on made-up traces, and on those that
  * --trace-routes recorded, for several sizes of a layer's cache.
  *
- *     bench_cache [-p PLACES,...] [TOKENS]            generated: 256 experts, top 10
+ *     bench_cache [--json FILE] [-p PLACES,...] [TOKENS]
+ *                                                     generated: 256 experts, top 10
  *     bench_cache [-p PLACES,...] FILE.safetensors... recorded: each tensor
  *                                                     [tokens][layers][topk] */
 
@@ -56,35 +58,61 @@ static double row(const char *name, int places, const double hit[REPLAYS])
     return hit[REPLAY_POLICY] - hit[REPLAY_LRU];
 }
 
-static void generated(int tokens, const struct sizes *asked)
+/* What the policy makes of all generated traces together. */
+struct sums {
+    int traces, gains;
+    double hit[SIZES_MAX][REPLAYS];     /* by size */
+    double worst, gain;                 /* points over LRU; gain: of `gains` replays */
+};
+
+static void print_sums(struct bench *b, const struct sums *s, const struct sizes *sizes)
+{
+    static const double most_lost = 0.5, least_gained = 1;
+    double gain = s->gain / s->gains;
+    char name[64];
+
+    for (int k = 0; k < sizes->count; k++) {
+        double ours = s->hit[k][REPLAY_POLICY], best = s->hit[k][REPLAY_BELADY];
+
+        snprintf(name, sizeof(name), "hits in %d places, against Belady's", sizes->places[k]);
+        bench_row(b, name, ours / s->traces, "%", best / s->traces, ours / best, 0);
+    }
+    bench_row(b, "most that the policy loses to LRU", -s->worst, "points", most_lost,
+              -s->worst / most_lost, -1);
+    bench_row(b, "gain over LRU, mean of shares of 0.55 and more", gain, "points", least_gained,
+              gain / least_gained, 1);
+}
+
+static void generated(struct bench *b, int tokens, const struct sizes *asked)
 {
     static const double share[] = { 0.32, 0.55, 0.65, 0.8 }, repeat[] = { 0, 0.3, 0.6 };
     const struct sizes sizes = fractions(asked, 256);
-    double worst = 100, mean = 0;
-    int n = 0;
+    struct sums s = { .worst = 100 };
 
     heading("share of the hot quarter, repeats (as found)");
-    for (int i = 0; i < 12; i++) {
+    for (; s.traces < 12; s.traces++) {
+        double hot = share[s.traces / 3], again = repeat[s.traces % 3];
         struct routes r;
         char name[64];
 
-        routes_make(&r, 256, 10, tokens, share[i / 3], repeat[i % 3], 64, 7);
-        snprintf(name, sizeof(name), "%.2f, %.1f (%.2f, %.2f)", share[i / 3], repeat[i % 3],
-                 routes_share(&r), routes_repeat(&r));
+        routes_make(&r, 256, 10, tokens, hot, again, 64, 7);
+        snprintf(name, sizeof(name), "%.2f, %.1f (%.2f, %.2f)", hot, again, routes_share(&r),
+                 routes_repeat(&r));
         for (int k = 0; k < sizes.count; k++) {
             double hit[REPLAYS], gain;
 
-            for (int how = 0; how < REPLAYS; how++)
+            for (int how = 0; how < REPLAYS; how++) {
                 hit[how] = routes_replay(&r, (enum replay)how, sizes.places[k]);
+                s.hit[k][how] += hit[how];
+            }
             gain = row(name, sizes.places[k], hit);
-            worst = gain < worst ? gain : worst;
-            mean += i >= 3 ? gain : 0;
-            n += i >= 3;
+            s.worst = gain < s.worst ? gain : s.worst;
+            s.gain += hot >= 0.55 ? gain : 0;
+            s.gains += hot >= 0.55;
         }
         routes_free(&r);
     }
-    printf("\npolicy against LRU: worst %+.2f points (aim -0.5), mean over shares of 0.55 and "
-           "more %+.2f (aim +1)\n", worst, mean / n);
+    print_sums(b, &s, &sizes);
 }
 
 /* One layer of a recorded tensor; width: bytes a pick. */
@@ -187,6 +215,7 @@ static int read_file(const char *path, const struct sizes *asked)
 
 int main(int argc, char **argv)
 {
+    struct bench *b = bench_open(&argc, &argv);
     struct sizes asked = { 0 };
     int tokens, rc = 0;
 
@@ -196,11 +225,11 @@ int main(int argc, char **argv)
         argv += 2;
     }
     tokens = argc == 2 ? atoi(argv[1]) : 6000;
-    if (argc == 1 || tokens > 0) {
-        generated(tokens, &asked);
-        return 0;
-    }
-    for (int i = 1; i < argc && !rc; i++)
-        rc = read_file(argv[i], &asked);
+    if (argc == 1 || tokens > 0)
+        generated(b, tokens, &asked);
+    else
+        for (int i = 1; i < argc && !rc; i++)
+            rc = read_file(argv[i], &asked);
+    bench_close(b);
     return rc ? 65 : 0;
 }

@@ -3,55 +3,40 @@
  * of ratios of samples taken right after each other, in time on the processor, so that a
  * busy machine slows both alike.
  *
- * bench_kernels [--json FILE] [--mb N] [--rounds N] [--isa NAME].  Not part of `make
- * check`: `make bench` runs it and prints which bars are met. */
+ * bench_kernels [--json FILE] [--rounds N] [--isa NAME].  Not part of `make check`: `make
+ * bench` runs it and prints which bars are met. */
 #include "config.h"
 
 #include "cpu/kernels.h"
+#include "tests/bench.h"
 
-#include <immintrin.h>
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { HIDDEN = 3072, INNER = 1024, PICKS = 6, TOKENS = 512, THREADS = 2, ROUNDS_MAX = 200 };
+enum { HIDDEN = 3072, INNER = 1024, PICKS = 6, TOKENS = 512, ROUNDS_MAX = 200 };
 
+/* What is timed: a kernel on some experts, or the reading of the same bytes. */
 struct work {
     const struct cpu_kernels *k;        /* NULL: read the bytes and do nothing */
     enum wformat format;
-    int tokens;
+    int tokens, threads;
 };
 
-struct bench {
-    uint8_t *memory;
-    size_t bytes;
-    int rounds, threads;
-    FILE *json;
-    int rows;                           /* of the JSON array */
+struct kernels {
+    struct bench *bench;
+    const uint8_t *memory;              /* [BENCH_MEMORY], taken as experts of any format */
+    int rounds;
     uint32_t rng;
     float *x;                           /* [TOKENS][HIDDEN] */
     uint8_t *packed[2];                 /* HIDDEN and INNER columns */
     float *y;                           /* [TOKENS][HIDDEN] */
     struct work work;
     int pick[PICKS];
-    pthread_barrier_t start, end;
-    double seconds[THREADS];            /* on the processor, of the last sample */
-    bool stop;
 };
 
-/* This thread's time on the processor. */
-static double clock_used(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+static const char *const format_name[W_FORMATS] = { "bf16", "int8", "int4", "mxfp4" };
 
 static size_t expert_bytes(enum wformat f)
 {
@@ -74,109 +59,47 @@ static struct matrix expert_matrix(const uint8_t *expert, enum wformat f, int wh
     return m;
 }
 
-__attribute__((target("avx2"))) static void read_bytes(const uint8_t *p, size_t n)
-{
-    __m256i s[4] = { _mm256_setzero_si256() };
-
-    for (size_t i = 0; i + 128 <= n; i += 128)
-        for (int j = 0; j < 4; j++) {
-            const __m256i *at = (const __m256i *)(const void *)(p + i + 32 * j);
-
-            s[j] = _mm256_xor_si256(s[j], _mm256_loadu_si256(at));
-        }
-    s[0] = _mm256_xor_si256(_mm256_xor_si256(s[0], s[1]), _mm256_xor_si256(s[2], s[3]));
-    __asm__ volatile("" : : "x"(s[0]));
-}
-
-static size_t share(size_t n, int worker, int workers)
-{
-    return n / 16 * (size_t)worker / (size_t)workers * 16;
-}
-
-static void run_expert(struct bench *b, const uint8_t *expert, int worker)
+static void run_expert(const struct kernels *b, const uint8_t *expert, int worker, int workers)
 {
     const struct work *w = &b->work;
-    size_t bytes = expert_bytes(w->format), from, to;
+    size_t from, to;
 
     if (!w->k) {
-        from = share(bytes, worker, b->threads);
-        read_bytes(expert + from, share(bytes, worker + 1, b->threads) - from);
+        pool_share(expert_bytes(w->format), 4096, worker, workers, &from, &to);
+        bench_read(expert + from, to - from);
         return;
     }
     for (int i = 0; i < 3; i++) {
         struct matrix m = expert_matrix(expert, w->format, i);
         size_t stride = w->k->pack_bytes[w->k->act[w->format]](m.cols);
 
-        from = share((size_t)m.rows, worker, b->threads);
-        to = share((size_t)m.rows, worker + 1, b->threads);
+        pool_share((size_t)m.rows, 16, worker, workers, &from, &to);
         w->k->mul[w->format](b->y, HIDDEN, &m, b->packed[i == 2], stride, w->tokens, (int)from,
                              (int)to);
     }
 }
 
-static void run_share(struct bench *b, int worker)
+static void run_share(void *arg, int worker, int workers)
 {
-    double start = clock_used();
+    const struct kernels *b = arg;
 
     for (int i = 0; i < PICKS; i++)
-        run_expert(b, b->memory + (size_t)b->pick[i] * expert_bytes(b->work.format), worker);
-    b->seconds[worker] = clock_used() - start;
-}
-
-static void pin(int core)
-{
-    cpu_set_t set;
-
-    CPU_ZERO(&set);
-    CPU_SET(core, &set);
-    sched_setaffinity(0, sizeof(set), &set);
-    _mm_setcsr(_mm_getcsr() | 0x8040);  /* as the pool's workers do */
-}
-
-static void *second(void *arg)
-{
-    struct bench *b = arg;
-
-    pin(1);
-    for (;;) {
-        pthread_barrier_wait(&b->start);
-        if (b->stop)
-            return NULL;
-        if (b->threads > 1)
-            run_share(b, 1);
-        pthread_barrier_wait(&b->end);
-    }
+        run_expert(b, b->memory + (size_t)b->pick[i] * expert_bytes(b->work.format), worker,
+                   workers);
 }
 
 /* Seconds for PICKS experts that were not used lately. */
-static double sample(struct bench *b, struct work w)
+static double sample(struct kernels *b, struct work w)
 {
     for (int i = 0; i < PICKS; i++) {
         b->rng = b->rng * 1664525 + 1013904223;
-        b->pick[i] = (int)((b->rng >> 8) % (b->bytes / expert_bytes(w.format)));
+        b->pick[i] = (int)((b->rng >> 8) % (BENCH_MEMORY / expert_bytes(w.format)));
     }
     b->work = w;
-    b->seconds[1] = 0;
-    pthread_barrier_wait(&b->start);
-    run_share(b, 0);
-    pthread_barrier_wait(&b->end);
-    return fmax(b->seconds[0], b->seconds[1]);
+    return bench_run(b->bench, w.threads, run_share, b).used;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), ascending);
-    return v[n / 2];
-}
-
-static void pack_all(struct bench *b, const struct cpu_kernels *k, enum act act)
+static void pack_all(struct kernels *b, const struct cpu_kernels *k, enum act act)
 {
     for (int which = 0; which < 2; which++) {
         int cols = which ? INNER : HIDDEN;
@@ -187,180 +110,153 @@ static void pack_all(struct bench *b, const struct cpu_kernels *k, enum act act)
     }
 }
 
-/* bar 0: a figure without one. */
-static void report(struct bench *b, const char *name, double value, const char *unit,
-                   double limit, double ratio, double bar, bool met)
+static double peak(struct kernels *b, enum dot dot)
 {
-    printf("%-44s %8.1f %-7s %8.1f  %.2f", name, value, unit, limit, ratio);
-    if (bar > 0)
-        printf("  bar %.2f %s", bar, met ? "met" : "MISSED");
-    printf("\n");
-    fflush(stdout);
-    if (b->json)
-        fprintf(b->json,
-                "%s\n{\"name\":\"%s\",\"value\":%.3f,\"unit\":\"%s\",\"limit\":%.3f,"
-                "\"ratio\":%.4f,\"bar\":%.2f,\"ok\":%s}",
-                b->rows++ ? "," : "[", name, value, unit, limit, ratio, bar,
-                bar <= 0 || met ? "true" : "false");
+    return bench_dot_gflops(b->bench, 1, dot).used;
 }
 
-/* What a register-only loop of each dot product does a second, in GFLOP. */
-enum peak { PEAK_F32, PEAK_INT8, PEAK_BF16, PEAKS };
+/* Medians of a value, of its limit right before and after, and of the ratio of the two. */
+struct pairs {
+    double value, limit, ratio;
+    int n;
+    double values[ROUNDS_MAX], limits[ROUNDS_MAX], ratios[ROUNDS_MAX];
+};
 
-/* One instruction on twelve registers, which covers its latency. */
-#define TWELVE(op, r)                                                                     \
-    __asm__ volatile(op r "0," r "1," r "2\n\t" op r "0," r "1," r "3\n\t"                \
-                     op r "0," r "1," r "4\n\t" op r "0," r "1," r "5\n\t"                \
-                     op r "0," r "1," r "6\n\t" op r "0," r "1," r "7\n\t"                \
-                     op r "0," r "1," r "8\n\t" op r "0," r "1," r "9\n\t"                \
-                     op r "0," r "1," r "10\n\t" op r "0," r "1," r "11\n\t"              \
-                     op r "0," r "1," r "12\n\t" op r "0," r "1," r "13"                   \
-                     : : : "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
-                           "xmm10", "xmm11", "xmm12", "xmm13")
-
-static double flops(enum peak p, int n)
+static void pairs_add(struct pairs *p, double value, double before, double after)
 {
-    static const double each[PEAKS] = { [PEAK_F32] = 16, [PEAK_INT8] = 64, [PEAK_BF16] = 64 };
-
-    __asm__ volatile("vzeroall" : : : "xmm0", "xmm1");
-    for (int i = 0; i < n && p == PEAK_F32; i++)
-        TWELVE("vfmadd231ps ", "%%ymm");
-    for (int i = 0; i < n && p == PEAK_INT8; i++)
-        TWELVE("vpmaddubsw ", "%%ymm");
-    for (int i = 0; i < n && p == PEAK_BF16; i++)
-        TWELVE("vdpbf16ps ", "%%zmm");
-    return 12 * each[p] * n;
+    p->values[p->n] = value;
+    p->limits[p->n] = (before + after) / 2;
+    p->ratios[p->n] = value / p->limits[p->n];
+    p->n++;
 }
 
-static double peak_rate(enum peak p)
+static void pairs_settle(struct pairs *p)
 {
-    enum { N = 100000 };
-    double start = clock_used(), flop = flops(p, N);
+    p->value = bench_median(p->values, p->n);
+    p->limit = bench_median(p->limits, p->n);
+    p->ratio = bench_median(p->ratios, p->n);
+}
 
-    return flop / (clock_used() - start) * 1e-9;
+static void pairs_row(struct kernels *b, const char *name, const char *unit,
+                      const struct pairs *p, double bar)
+{
+    bench_row(b->bench, name, p->value, unit, p->limit, p->ratio, bar);
+}
+
+/* `work` against another kind of work over the same bytes, in GB/s. */
+static void sample_pair(struct kernels *b, struct pairs *p, struct work work, struct work limit)
+{
+    double bytes = (double)expert_bytes(work.format) * PICKS * 1e-9;
+    double before = sample(b, limit), t = sample(b, work), after = sample(b, limit);
+
+    pairs_add(p, bytes / t, bytes / before, bytes / after);
+}
+
+static double work_gflop(const struct work *w)
+{
+    return 6.0 * HIDDEN * INNER * PICKS * w->tokens * 1e-9;
 }
 
 /* One token against the read loop. */
-static void bench_read(struct bench *b, const struct cpu_kernels *k, enum wformat f, double bar)
+static void bench_one(struct kernels *b, struct work one, double bar)
 {
-    struct work mul = { k, f, 1 }, read = { NULL, f, 0 };
-    static const char *const names[W_FORMATS] = { "bf16", "int8", "int4", "mxfp4" };
-    double bytes = (double)expert_bytes(f) * PICKS * 1e-9;
-    double rate[ROUNDS_MAX], limit[ROUNDS_MAX], ratio[ROUNDS_MAX], r;
+    struct work read = { NULL, one.format, 0, one.threads };
+    struct pairs p = { 0 };
     char name[64];
 
-    for (int i = 0; i < b->rounds; i++) {
-        double before = sample(b, read), t = sample(b, mul), after = sample(b, read);
-
-        rate[i] = bytes / t;
-        limit[i] = 2 * bytes / (before + after);
-        ratio[i] = rate[i] / limit[i];
-    }
-    snprintf(name, sizeof(name), "%s %s, 1 token, %d thread%s", k->name, names[f], b->threads,
-             b->threads > 1 ? "s" : "");
-    r = median(ratio, b->rounds);
-    report(b, name, median(rate, b->rounds), "GB/s", median(limit, b->rounds), r, bar, r >= bar);
+    for (int i = 0; i < b->rounds; i++)
+        sample_pair(b, &p, one, read);
+    pairs_settle(&p);
+    snprintf(name, sizeof(name), "%s %s, 1 token, %d thread%s", one.k->name,
+             format_name[one.format], one.threads, one.threads > 1 ? "s" : "");
+    pairs_row(b, name, "GB/s", &p, bar);
 }
 
-/* A few tokens against one: the same bytes a second, or the dot product's rate. */
-static void bench_few(struct bench *b, const struct cpu_kernels *k, enum wformat f, int n,
-                      enum peak p, double bar)
+/* Some tokens against the dot product's rate. */
+static void sample_dots(struct kernels *b, struct pairs *p, struct work w, enum dot dot, int rounds)
 {
-    struct work one = { k, f, 1 }, few = { k, f, n };
-    double bytes = (double)expert_bytes(f) * PICKS * 1e-9;
-    double flop = 6.0 * HIDDEN * INNER * PICKS * n * 1e-9;
-    double rate[ROUNDS_MAX], limit[ROUNDS_MAX], ratio[ROUNDS_MAX], dot[ROUNDS_MAX], r, d;
-    char name[64];
-
-    for (int i = 0; i < b->rounds; i++) {
-        double before = sample(b, one), t = sample(b, few), after = sample(b, one);
-
-        rate[i] = bytes / t;
-        limit[i] = 2 * bytes / (before + after);
-        ratio[i] = rate[i] / limit[i];
-        dot[i] = flop / t / peak_rate(p);
-    }
-    r = median(ratio, b->rounds);
-    d = median(dot, b->rounds);
-    snprintf(name, sizeof(name), "%s %s, %d tokens (%.2f of dot peak)", k->name,
-             f == W_INT4 ? "int4" : "mxfp4", n, d);
-    report(b, name, median(rate, b->rounds), "GB/s", median(limit, b->rounds), r, bar,
-           r >= bar || d >= 0.45);
-}
-
-/* Many tokens against the dot product's rate. */
-static void bench_many(struct bench *b, const struct cpu_kernels *k, enum wformat f, int n,
-                       enum peak p, double bar)
-{
-    static const char *const names[W_FORMATS] = { "bf16", "int8", "int4", "mxfp4" };
-    struct work mul = { k, f, n };
-    double flop = 6.0 * HIDDEN * INNER * PICKS * n * 1e-9;
-    double rate[ROUNDS_MAX], limit[ROUNDS_MAX], ratio[ROUNDS_MAX], r;
-    int rounds = n > 100 ? (b->rounds + 3) / 4 : b->rounds;
-    char name[64];
-
     for (int i = 0; i < rounds; i++) {
-        double before = peak_rate(p), t = sample(b, mul), after = peak_rate(p);
+        double before = peak(b, dot), t = sample(b, w);
 
-        rate[i] = flop / t;
-        limit[i] = (before + after) / 2;
-        ratio[i] = rate[i] / limit[i];
+        pairs_add(p, work_gflop(&w) / t, before, peak(b, dot));
     }
-    r = median(ratio, rounds);
-    snprintf(name, sizeof(name), "%s %s x %d tokens", k->name, names[f], n);
-    report(b, name, median(rate, rounds), "GFLOP/s", median(limit, rounds), r, bar, r >= bar);
+    pairs_settle(p);
+}
+
+static void bench_many(struct kernels *b, struct work many, enum dot dot, double bar)
+{
+    struct pairs p = { 0 };
+    char name[64];
+
+    sample_dots(b, &p, many, dot, many.tokens > 100 ? (b->rounds + 3) / 4 : b->rounds);
+    snprintf(name, sizeof(name), "%s %s, %d tokens", many.k->name, format_name[many.format],
+             many.tokens);
+    pairs_row(b, name, "GFLOP/s", &p, bar);
+}
+
+/* A few tokens: as many bytes a second as one, or so much of the dot product's rate.  The row
+ * has the limit that is nearer to its bar. */
+static void bench_few(struct kernels *b, struct work few, enum dot dot, double bar)
+{
+    struct work one = { few.k, few.format, 1, few.threads };
+    struct pairs bytes = { 0 }, dots = { 0 };
+    double dot_bar = 0.45;
+    char name[64];
+
+    for (int i = 0; i < b->rounds; i++)
+        sample_pair(b, &bytes, few, one);
+    pairs_settle(&bytes);
+    sample_dots(b, &dots, few, dot, b->rounds);
+    snprintf(name, sizeof(name), "%s %s, %d tokens", few.k->name, format_name[few.format],
+             few.tokens);
+    if (bytes.ratio / bar >= dots.ratio / dot_bar)
+        pairs_row(b, name, "GB/s", &bytes, bar);
+    else
+        pairs_row(b, name, "GFLOP/s", &dots, dot_bar);
 }
 
 /* The bars are the project's; a format or count without one is shown all the same. */
-static void bench_isa(struct bench *b, enum cpu_isa isa)
+static void bench_isa(struct kernels *b, enum cpu_isa isa)
 {
     const struct cpu_kernels *k = cpu_kernels(isa);
     bool avx2 = isa == CPU_AVX2;
-    enum peak p = !avx2 && cpu_kernels(CPU_AVX512BF16) ? PEAK_BF16 : PEAK_INT8;
-    bool barred = p == PEAK_BF16 && isa != CPU_AVX512;
+    enum dot dot = !avx2 && bench_has_bf16() ? DOT_BF16 : DOT_INT8;
+    bool barred = dot == DOT_BF16 && isa != CPU_AVX512;
 
-    for (int f = 0; f < W_FORMATS; f++) {
+    for (enum wformat f = 0; f < W_FORMATS; f++) {
         double one = f == W_INT4 ? (avx2 ? 0.84 : 0.87) : f == W_MXFP4 ? (avx2 ? 0.74 : 0.87) : 0;
 
         pack_all(b, k, k->act[f]);
-        for (b->threads = 1; b->threads <= THREADS; b->threads++)
-            bench_read(b, k, (enum wformat)f, one > 0 && b->threads > 1 ? 0.95 : one);
-        b->threads = 1;
+        for (int t = 0; (t = bench_threads_after(b->bench, t));)
+            bench_one(b, (struct work){ k, f, 1, t }, !one || t > 2 ? 0 : t == 2 ? 0.95 : one);
         if (f == W_INT4 || f == W_MXFP4) {
-            bench_few(b, k, (enum wformat)f, 2, p, 0.90);
-            bench_few(b, k, (enum wformat)f, 4, p, 0.75);
+            bench_few(b, (struct work){ k, f, 2, 1 }, dot, 0.90);
+            bench_few(b, (struct work){ k, f, 4, 1 }, dot, 0.75);
         }
-        bench_many(b, k, (enum wformat)f, 20, p, barred && f == W_INT4 ? 0.45 : 0);
-        bench_many(b, k, (enum wformat)f, TOKENS, p, barred && f == W_INT4 ? 0.60 : 0);
+        bench_many(b, (struct work){ k, f, 20, 1 }, dot, barred && f == W_INT4 ? 0.45 : 0);
+        bench_many(b, (struct work){ k, f, TOKENS, 1 }, dot, barred && f == W_INT4 ? 0.60 : 0);
     }
 }
 
-static int bench_open(struct bench *b, size_t mb)
+static void kernels_open(struct kernels *b)
 {
-    size_t huge = 2 << 20;
-    uint32_t r = 7;
-    void *map;
-
-    b->bytes = mb << 20;
-    map = mmap(NULL, b->bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED)
-        return 1;
-    b->memory = (uint8_t *)(((uintptr_t)map + huge - 1) / huge * huge);
-    madvise(b->memory, b->bytes, MADV_HUGEPAGE);
-    /* Bytes 0x38 to 0x3f: every weight and scale is an ordinary number. */
-    for (size_t i = 0; i < b->bytes; i += 4) {
-        uint32_t v = (r = r * 1664525 + 1013904223) >> 3 & 0x07070707;
-
-        v |= 0x38383838;
-        memcpy(b->memory + i, &v, sizeof(v));
-    }
+    b->memory = bench_memory(b->bench);
     b->x = malloc((size_t)TOKENS * HIDDEN * sizeof(float));
     b->y = malloc((size_t)TOKENS * HIDDEN * sizeof(float));
     for (int i = 0; i < 2; i++)
         b->packed[i] = aligned_alloc(ACT_ALIGN, (size_t)TOKENS * HIDDEN * 2 * sizeof(float));
+    if (!b->x || !b->y || !b->packed[0] || !b->packed[1])
+        exit((perror("bench_kernels"), 1));
     for (size_t i = 0; i < (size_t)TOKENS * HIDDEN; i++)
-        b->x[i] = (float)(int32_t)(r = r * 1664525 + 1013904223) * 0x1p-31f;
-    return 0;
+        b->x[i] = (float)(int32_t)(b->rng = b->rng * 1664525 + 1013904223) * 0x1p-31f;
+}
+
+static void kernels_close(struct kernels *b)
+{
+    free(b->x);
+    free(b->y);
+    free(b->packed[0]);
+    free(b->packed[1]);
 }
 
 static bool wanted(const char *only, enum cpu_isa isa)
@@ -370,38 +266,26 @@ static bool wanted(const char *only, enum cpu_isa isa)
 
 int main(int argc, char **argv)
 {
-    struct bench b = { .rounds = 21, .threads = 1, .rng = (uint32_t)getpid() };
+    struct kernels b = { .rounds = 21, .rng = (uint32_t)getpid() };
     const char *only = NULL;
-    size_t mb = 2048;
-    pthread_t other;
 
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--json"))
-            b.json = fopen(argv[i + 1], "w");
-        else if (!strcmp(argv[i], "--mb"))
-            mb = strtoull(argv[i + 1], NULL, 10);
-        else if (!strcmp(argv[i], "--rounds"))
+    b.bench = bench_open(&argc, &argv);
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 < argc && !strcmp(argv[i], "--rounds"))
             b.rounds = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--isa"))
+        else if (i + 1 < argc && !strcmp(argv[i], "--isa"))
             only = argv[i + 1];
         else
-            return 64;
+            b.rounds = 0;
     }
-    if (b.rounds < 1 || b.rounds > ROUNDS_MAX || bench_open(&b, mb))
-        return 64;
-    pthread_barrier_init(&b.start, NULL, THREADS);
-    pthread_barrier_init(&b.end, NULL, THREADS);
-    pthread_create(&other, NULL, second, &b);
-    pin(0);
-    for (int isa = CPU_AVX2; isa < CPU_ISA_COUNT; isa++)
-        if (wanted(only, (enum cpu_isa)isa))
-            bench_isa(&b, (enum cpu_isa)isa);
-    b.stop = true;
-    pthread_barrier_wait(&b.start);
-    pthread_join(other, NULL);
-    if (b.json) {
-        fprintf(b.json, "%s\n]\n", b.rows ? "" : "[");
-        fclose(b.json);
-    }
+    if (b.rounds < 1 || b.rounds > ROUNDS_MAX)
+        return fprintf(stderr, "usage: bench_kernels [--json FILE] [--rounds 1-%d] [--isa NAME]\n",
+                       ROUNDS_MAX), 64;
+    kernels_open(&b);
+    for (enum cpu_isa isa = CPU_AVX2; isa < CPU_ISA_COUNT; isa++)
+        if (wanted(only, isa))
+            bench_isa(&b, isa);
+    kernels_close(&b);
+    bench_close(b.bench);
     return 0;
 }

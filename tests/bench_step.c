@@ -73,7 +73,7 @@ static struct engine *open_model(const char *dir, const char *isa, int threads)
     struct err e;
 
     if (engine_open(&g, &o, &e))
-        exit((fprintf(stderr, "%s\n", e.text), 1));
+        bench_die(&e);
     return g;
 }
 
@@ -84,7 +84,7 @@ static void eval(struct session *s, const int32_t *ids, int n, bool steps)
     struct err e;
 
     if (session_eval(s, ids, n, &v, &e))
-        exit((fprintf(stderr, "%s\n", e.text), 1));
+        bench_die(&e);
 }
 
 /* A decode step ends with the head, so it is part of what is timed. */
@@ -103,7 +103,7 @@ static double time_steps(struct session *s, const int32_t *ids)
 
     for (int i = 0; i < STEPS; i++)
         if (session_eval(s, ids + i, 1, &v, &e))
-            exit((fprintf(stderr, "%s\n", e.text), 1));
+            bench_die(&e);
     return (clock_now() - start) / STEPS;
 }
 
@@ -112,6 +112,7 @@ static void bench_threads(struct bench *b, const char *dir, const char *isa, int
 {
     struct engine *g = open_model(dir, isa, threads);
     const struct model *m = engine_model(g);
+    enum dot dot = bench_has_bf16() ? DOT_BF16 : DOT_INT8;
     size_t bytes = token_bytes(m);
     double read[ROUNDS], ratio[ROUNDS], rate[ROUNDS], fill[3], peak[3], best;
     struct session *s = NULL;
@@ -119,7 +120,7 @@ static void bench_threads(struct bench *b, const char *dir, const char *isa, int
     char name[96];
 
     if (session_open(&s, g, &e))
-        exit((fprintf(stderr, "%s\n", e.text), 1));
+        bench_die(&e);
     eval(s, ids, 64, false);
     for (int r = 0; r < ROUNDS; r++) {
         double seconds;
@@ -127,7 +128,7 @@ static void bench_threads(struct bench *b, const char *dir, const char *isa, int
         engine_begin(g);
         seconds = time_steps(s, ids + 64 + r * STEPS);
         engine_end(g);
-        read[r] = bench_read_gbps(b, threads);
+        read[r] = bench_read_gbps(b, threads).wall;
         rate[r] = (double)bytes / seconds * 1e-9;
         ratio[r] = rate[r] / read[r];
     }
@@ -143,13 +144,13 @@ static void bench_threads(struct bench *b, const char *dir, const char *isa, int
         start = clock_now();
         eval(s, ids, PREFILL, false);
         fill[r] = token_macs(m) * PREFILL / (clock_now() - start) * 2e-9;
-        peak[r] = bench_dot_gflops(b, threads);
+        peak[r] = bench_dot_gflops(b, threads, dot).wall;
         ratio[r] = fill[r] / peak[r];
     }
     snprintf(name, sizeof(name), "prefill %d, %s, %d threads, %.0f tok/s", PREFILL, isa, threads,
              bench_median(fill, 3) / token_macs(m) / 2e-9);
     bench_row(b, name, bench_median(fill, 3), "GFLOP/s", bench_median(peak, 3),
-              bench_median(ratio, 3), 0.40);
+              bench_median(ratio, 3), dot == DOT_BF16 ? 0.40 : 0);
     session_close(s);
     engine_close(g);
 }
@@ -175,34 +176,34 @@ static void bench_start(struct bench *b, const char *dir, const int32_t *ids)
 
     seconds = clock_now() - start;
     if (session_open(&s, g, &e))
-        exit((fprintf(stderr, "%s\n", e.text), 1));
+        bench_die(&e);
     eval(s, ids, PREFILL, false);
     bench_row(b, "memory beyond weights and KV", ((double)peak_memory() - bytes) * 1e-6, "MB", 300,
               ((double)peak_memory() - bytes) * 1e-6 / 300, -1);
     session_close(s);
     engine_close(g);
-    bound = 0.5 + bytes * 1e-9 / bench_read_gbps(b, bench_threads_max(b));
+    bound = 0.5 + bytes * 1e-9 / bench_read_gbps(b, bench_threads_max(b)).wall;
     bench_row(b, "start, everything cached", seconds, "s", bound, seconds / bound, -1);
 }
 
 int main(int argc, char **argv)
 {
     static int32_t ids[CONTEXT];
+    struct bench *b = bench_open(&argc, &argv);
     const char *dir = argc > 1 ? argv[1] : NULL, *isa = argc > 2 ? argv[2] : "auto";
-    struct bench *b;
 
     if (!dir)
-        return fputs("usage: bench_step MODEL [ISA|start] [JSON [THREADS...]]\n", stderr), 64;
+        return fputs("usage: bench_step [--json FILE] MODEL [ISA|start [THREADS...]]\n", stderr), 64;
     for (int i = 0; i < CONTEXT; i++)
         ids[i] = 100 + i * 37 % 3900;
-    b = bench_open(argc > 3 ? argv[3] : NULL);
     if (!strcmp(isa, "start"))
         bench_start(b, dir, ids);
-    else if (argc > 4)
-        for (int i = 4; i < argc; i++)
+    else if (argc > 3)
+        for (int i = 3; i < argc; i++)
             bench_threads(b, dir, isa, atoi(argv[i]), ids);
     else
-        for (int t = 1; t <= 2; t++)
+        for (int t = 0; (t = bench_threads_after(b, t));)
             bench_threads(b, dir, isa, t, ids);
-    return bench_close(b);
+    bench_close(b);
+    return 0;
 }

@@ -3,6 +3,7 @@
 #include "storage/extents.h"
 #include "storage/slab.h"
 #include "storage/stream.h"
+#include "tests/bench.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,23 +12,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* How near storage/stream comes to a bare io_uring loop of the same reads: whole experts at
  * random places, in pairs of runs that take turns to go first, so that a drive that changes
  * its speed changes it for both.  Writes the file it reads where there is none.
  *
- *     bench_stream FILE [PAIRS [READS [DEPTH]]] */
+ *     bench_stream [--json FILE] FILE [PAIRS [READS [DEPTH]]] */
 
-enum { EXPERT = 5308416, EXPERTS = 800, SLOTS = 24 };
+enum { EXPERT = 5308416, EXPERTS = 800, SLOTS = 24, PAIRS_MAX = 100 };
 
 struct run {
     double gb_per_s, cpu_s_per_gb;
 };
 
-struct bench {
+struct reads {
     const char *path;
     int pairs, reads, depth;
+    int experts;                /* that fit into the file, at most EXPERTS */
     struct slab *slab;
     uint64_t *order;            /* [reads] offsets */
     struct log log;
@@ -42,7 +45,7 @@ static double cpu_seconds(void)
            (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1e-6;
 }
 
-static struct run measured(const struct bench *b, double begun, double cpu)
+static struct run measured(const struct reads *b, double begun, double cpu)
 {
     double gb = (double)b->reads * EXPERT / 1e9;
 
@@ -50,7 +53,7 @@ static struct run measured(const struct bench *b, double begun, double cpu)
 }
 
 /* Nothing but the ring: no retries, no priorities, fixed file and fixed buffers. */
-static struct run bare_loop(const struct bench *b)
+static struct run bare_loop(const struct reads *b)
 {
     struct iovec region[256];
     struct io_uring ring;
@@ -99,7 +102,7 @@ static struct run bare_loop(const struct bench *b)
     return result;
 }
 
-static struct run through_stream(struct bench *b, enum stream_backend backend)
+static struct run through_stream(struct reads *b, enum stream_backend backend)
 {
     struct stream_config c = { .backend = backend, .depth = b->depth, .log = &b->log };
     struct read read[SLOTS];
@@ -110,10 +113,8 @@ static struct run through_stream(struct bench *b, enum stream_backend backend)
     int begun = 0, done = 0;
     double t, cpu;
 
-    if (source_open(&from, b->path, false, &e) || stream_open(&s, &c, &e)) {
-        fprintf(stderr, "%s\n", e.text);
-        exit(1);
-    }
+    if (source_open(&from, b->path, false, &e) || stream_open(&s, &c, &e))
+        bench_die(&e);
     for (int i = 0; i < slab_chunks(b->slab); i++)
         stream_region(s, slab_chunk(b->slab, i).base, slab_chunk(b->slab, i).bytes);
     t = clock_now();
@@ -157,66 +158,85 @@ static void make_file(const char *path)
     free(block);
 }
 
-static int upwards(const void *a, const void *b)
+static int whole_experts(const char *path)
 {
-    double x = *(const double *)a, y = *(const double *)b;
+    struct stat st;
 
-    return (x > y) - (x < y);
+    if (stat(path, &st))
+        exit((perror(path), 1));
+    if (st.st_size < (off_t)SLOTS * EXPERT)
+        exit((fprintf(stderr, "%s: smaller than %d experts\n", path, SLOTS), 1));
+    return st.st_size / EXPERT < EXPERTS ? (int)(st.st_size / EXPERT) : EXPERTS;
 }
 
-static double median(double *v, int n)
+/* Room for the samples of every pair; a row has their medians. */
+struct samples {
+    double ratio[PAIRS_MAX], ours[PAIRS_MAX], bare[PAIRS_MAX], threads[PAIRS_MAX];
+    double cpu[PAIRS_MAX], bare_cpu[PAIRS_MAX], threads_ratio[PAIRS_MAX];
+};
+
+static void take_pair(struct reads *b, struct samples *s, int i)
 {
-    qsort(v, (size_t)n, sizeof(*v), upwards);
-    return (v[(n - 1) / 2] + v[n / 2]) / 2;
+    struct run ours, bare;
+
+    for (int k = 0; k < b->reads; k++)
+        b->order[k] = (uint64_t)(random() % b->experts) * EXPERT;
+    if (i % 2)
+        bare = bare_loop(b);
+    ours = through_stream(b, STREAM_URING);
+    if (i % 2 == 0)
+        bare = bare_loop(b);
+    s->threads[i] = through_stream(b, STREAM_PREADV).gb_per_s;
+    s->threads_ratio[i] = s->threads[i] / bare.gb_per_s;
+    s->ratio[i] = ours.gb_per_s / bare.gb_per_s;
+    s->ours[i] = ours.gb_per_s;
+    s->bare[i] = bare.gb_per_s;
+    s->cpu[i] = ours.cpu_s_per_gb;
+    s->bare_cpu[i] = bare.cpu_s_per_gb;
+}
+
+static void print_rows(struct bench *b, struct samples *s, int n)
+{
+    static const double most = 0.02;
+    double bare = bench_median(s->bare, n), cpu = bench_median(s->cpu, n);
+    double bare_cpu = bench_median(s->bare_cpu, n);
+
+    bench_row(b, "stream of experts, against a bare io_uring loop", bench_median(s->ours, n),
+              "GB/s", bare, bench_median(s->ratio, n), 0.95);
+    bench_row(b, "stream of experts, by threads", bench_median(s->threads, n), "GB/s", bare,
+              bench_median(s->threads_ratio, n), 0);
+    bench_row(b, "CPU time of the stream", cpu, "s/GB", most, cpu / most, -1);
+    bench_row(b, "CPU time of the bare loop", bare_cpu, "s/GB", most, bare_cpu / most, 0);
 }
 
 int main(int argc, char **argv)
 {
-    struct bench b = { .pairs = 8, .reads = 192, .depth = STREAM_DEPTH, .log = { 0 } };
-    struct slab_config sc = { EXPERT, SLOTS, SLAB_ANY, &b.log };
-    double ratio[100], ours[100], bare[100], cpu[100], bare_cpu[100], threads[100];
+    struct reads r = { .pairs = 8, .reads = 192, .depth = STREAM_DEPTH, .log = { 0 } };
+    struct slab_config sc = { EXPERT, SLOTS, SLAB_ANY, &r.log };
+    struct bench *b = bench_open(&argc, &argv);
+    struct samples s;
     struct err e;
 
-    if (argc < 2)
-        return fprintf(stderr, "usage: bench_stream FILE [PAIRS [READS [DEPTH]]]\n"), 64;
-    b.path = argv[1];
     if (argc > 2)
-        b.pairs = atoi(argv[2]);
+        r.pairs = atoi(argv[2]);
     if (argc > 3)
-        b.reads = atoi(argv[3]);
+        r.reads = atoi(argv[3]);
     if (argc > 4)
-        b.depth = atoi(argv[4]);
-    if (b.pairs < 1 || b.pairs > 100 || b.reads < SLOTS || b.depth < 1 || b.depth > SLOTS)
-        return 64;
-    make_file(b.path);
-    if (slab_open(&b.slab, &sc, &e) || slab_touch(b.slab, 0, &e))
-        return fprintf(stderr, "%s\n", e.text), 1;
-    b.order = malloc((size_t)b.reads * sizeof(*b.order));
-    for (int i = 0; i < b.pairs; i++) {
-        struct run x, y;
-
-        for (int k = 0; k < b.reads; k++)
-            b.order[k] = (uint64_t)(random() % EXPERTS) * EXPERT;
-        if (i % 2) {
-            x = bare_loop(&b);
-            y = through_stream(&b, STREAM_URING);
-        } else {
-            y = through_stream(&b, STREAM_URING);
-            x = bare_loop(&b);
-        }
-        threads[i] = through_stream(&b, STREAM_PREADV).gb_per_s;
-        ratio[i] = y.gb_per_s / x.gb_per_s;
-        ours[i] = y.gb_per_s;
-        bare[i] = x.gb_per_s;
-        cpu[i] = y.cpu_s_per_gb;
-        bare_cpu[i] = x.cpu_s_per_gb;
-        printf("pair %d: stream %.2f GB/s, bare loop %.2f GB/s\n", i, ours[i], bare[i]);
-    }
-    printf("stream %.2f GB/s, %.4f CPU s/GB; bare loop %.2f GB/s, %.4f CPU s/GB; threads %.2f "
-           "GB/s\nmedian of paired ratios %.3f (aim 0.95); CPU aim 0.02\n",
-           median(ours, b.pairs), median(cpu, b.pairs), median(bare, b.pairs),
-           median(bare_cpu, b.pairs), median(threads, b.pairs), median(ratio, b.pairs));
-    free(b.order);
-    slab_close(b.slab);
+        r.depth = atoi(argv[4]);
+    if (argc < 2 || r.pairs < 1 || r.pairs > PAIRS_MAX || r.reads < SLOTS || r.depth < 1 ||
+        r.depth > SLOTS)
+        return fputs("usage: bench_stream [--json FILE] FILE [PAIRS [READS [DEPTH]]]\n", stderr), 64;
+    r.path = argv[1];
+    make_file(r.path);
+    r.experts = whole_experts(r.path);
+    r.order = malloc((size_t)r.reads * sizeof(*r.order));
+    if (slab_open(&r.slab, &sc, &e) || slab_touch(r.slab, 0, &e))
+        bench_die(&e);
+    for (int i = 0; i < r.pairs; i++)
+        take_pair(&r, &s, i);
+    print_rows(b, &s, r.pairs);
+    free(r.order);
+    slab_close(r.slab);
+    bench_close(b);
     return 0;
 }

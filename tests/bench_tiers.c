@@ -21,12 +21,6 @@ struct place {
     uint32_t rng;
 };
 
-static void die(const struct err *e)
-{
-    fprintf(stderr, "%s\n", e->text);
-    exit(1);
-}
-
 static void place_open(struct place *p, const char *dir, int64_t ram, int64_t experts, bool guess)
 {
     static struct options o;
@@ -38,7 +32,7 @@ static void place_open(struct place *p, const char *dir, int64_t ram, int64_t ex
                           .guess = guess };
     *p = (struct place){ .rng = 1 };
     if (engine_open(&p->engine, &o, &e) || session_open(&p->session, p->engine, &e))
-        die(&e);
+        bench_die(&e);
 }
 
 static void place_close(struct place *p)
@@ -71,7 +65,7 @@ static double steps(struct place *p, int n)
         p->rng = p->rng * 1664525 + 1013904223;
         id = 300 + (int32_t)((p->rng >> 8) % 90000) % (engine_model(p->engine)->shape.vocab - 300);
         if (session_eval(p->session, &id, 1, &v, &e))
-            die(&e);
+            bench_die(&e);
     }
     start = clock_now() - start;
     engine_end(p->engine);
@@ -89,7 +83,7 @@ static double prompt(struct place *p)
     for (int i = 0; i < PROMPT; i++)
         id[i] = 300 + i * 37;
     if (session_eval(p->session, id, PROMPT, &v, &e))
-        die(&e);
+        bench_die(&e);
     return clock_now() - start;
 }
 
@@ -102,7 +96,7 @@ static double drive_gbps(const struct model *m)
     struct err e;
 
     if (machine_get(&f, &a, &e))
-        die(&e);
+        bench_die(&e);
     return f.drive_read_gbps;
 }
 
@@ -174,7 +168,7 @@ static void bench_cold(struct bench *b, struct place *all, const char *dir, size
 }
 
 /* The most memory that a process of its own ever held under --ram. */
-static void bench_memory(struct bench *b, const char *dir, int gib)
+static void bench_memory_bound(struct bench *b, const char *dir, int gib)
 {
     int64_t bound = (int64_t)gib << 30;
     struct rusage u;
@@ -197,18 +191,36 @@ static void bench_memory(struct bench *b, const char *dir, int gib)
               (double)u.ru_maxrss * 1024 / (double)bound, -1);
 }
 
+/* The rows whose bound leaves room for the dense weights, which cannot go anywhere else. */
+static void bench_bounds(struct bench *b, const char *dir)
+{
+    struct log l = { .level = LOG_QUIET };
+    struct model *m;
+    struct err e;
+    size_t dense;
+
+    if (model_open(&m, dir, &l, &e))
+        bench_die(&e);
+    dense = m->dense_bytes;
+    model_close(m);
+    for (int gib = 2; gib <= 8; gib *= 2)
+        if (dense < (size_t)gib << 30)
+            bench_memory_bound(b, dir, gib);
+        else
+            printf("no row for --ram %dG: the dense weights alone are %.1f GiB\n", gib,
+                   (double)dense / (1 << 30));
+}
+
 int main(int argc, char **argv)
 {
+    struct bench *b = bench_open(&argc, &argv);
     const char *dir = argc > 1 ? argv[1] : NULL;
-    struct bench *b;
     struct place all;
     size_t experts;
 
     if (!dir)
-        return fputs("usage: bench_tiers MODEL [JSON]\n", stderr), 64;
-    b = bench_open(argc > 2 ? argv[2] : NULL);
-    for (int gib = 2; gib <= 8; gib *= 2)
-        bench_memory(b, dir, gib);
+        return fputs("usage: bench_tiers [--json FILE] MODEL\n", stderr), 64;
+    bench_bounds(b, dir);
     place_open(&all, dir, SIZE_AUTO, SIZE_AUTO, false);
     experts = engine_model(all.engine)->expert_bytes;
     bench_few(b, &all, dir, experts, false);
@@ -216,5 +228,6 @@ int main(int argc, char **argv)
     bench_cold(b, &all, dir, experts);
     bench_cached(b, &all, dir, experts);
     place_close(&all);
-    return bench_close(b);
+    bench_close(b);
+    return 0;
 }

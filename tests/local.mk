@@ -58,11 +58,6 @@ checkasm: tests/checkasm
 	tests/checkasm --full
 .PHONY: checkasm
 
-## The kernels beside the machine's limits: tests/bench_kernels.
-EXTRA_PROGRAMS += tests/bench_kernels
-tests_bench_kernels_SOURCES = tests/bench_kernels.c
-tests_bench_kernels_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
-
 check_PROGRAMS += tests/mkmodel
 tests_mkmodel_SOURCES = tests/mkmodel.h tests/mkmodel.c tests/mkmodel_config.c \
                         tests/mkmodel_layout.c tests/mkmodel_tokenizer.c \
@@ -178,12 +173,6 @@ tests_t_popularity_SOURCES = tests/t_popularity.c tests/tap.h
 tests_t_popularity_LDADD   = $(STORAGE_LIBS)
 tests_t_cache_SOURCES      = tests/t_cache.c tests/tap.h
 tests_t_cache_LDADD        = $(STORAGE_LIBS)
-
-EXTRA_PROGRAMS += tests/bench_cache tests/bench_stream
-tests_bench_cache_SOURCES  = tests/bench_cache.c tests/routes.h tests/routes.c
-tests_bench_cache_LDADD    = $(STORAGE_LIBS) $(CJSON_LIBS)
-tests_bench_stream_SOURCES = tests/bench_stream.c
-tests_bench_stream_LDADD   = $(STORAGE_LIBS)
 
 check_PROGRAMS += tests/t_model
 TESTS          += tests/t_model
@@ -332,3 +321,30 @@ check_PROGRAMS += tests/t_numbers
 TESTS          += tests/t_numbers
 tests_t_numbers_SOURCES = tests/t_numbers.c tests/damage.h tests/files.h tests/tap.h
 tests_t_numbers_LDADD   = $(ENGINE_LIBS)
+
+## What the program does beside the limits of the machine; `make bench` leaves bench.json.
+BENCHES = \
+    tests/bench_kernels \
+    tests/bench_step \
+    tests/bench_tiers \
+    tests/bench_stream \
+    tests/bench_cache
+EXTRA_PROGRAMS += $(BENCHES)
+EXTRA_DIST     += tests/bench.sh
+CLEANFILES     += $(BENCHES) bench.json
+
+BENCH_SOURCES = tests/bench.h tests/bench.c
+tests_bench_kernels_SOURCES = tests/bench_kernels.c $(BENCH_SOURCES)
+tests_bench_kernels_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
+tests_bench_step_SOURCES    = tests/bench_step.c $(BENCH_SOURCES)
+tests_bench_step_LDADD      = $(ENGINE_LIBS)
+tests_bench_tiers_SOURCES   = tests/bench_tiers.c $(BENCH_SOURCES)
+tests_bench_tiers_LDADD     = $(ENGINE_LIBS)
+tests_bench_stream_SOURCES  = tests/bench_stream.c $(BENCH_SOURCES)
+tests_bench_stream_LDADD    = $(CPU_LIBS) $(STORAGE_LIBS)
+tests_bench_cache_SOURCES   = tests/bench_cache.c tests/routes.h tests/routes.c $(BENCH_SOURCES)
+tests_bench_cache_LDADD     = $(CPU_LIBS) $(STORAGE_LIBS) $(CJSON_LIBS)
+
+bench: $(BENCHES) tests/mkmodel
+	$(SHELL) $(srcdir)/tests/bench.sh . $(srcdir)
+.PHONY: bench
