@@ -20,7 +20,7 @@ struct answer_hooks {
     /* After the pieces that a token brought, with its log-probability where asked for. */
     void (*token)(void *arg, const struct reply_token *t);
     void *arg;
-    const volatile int *cancel;
+    const atomic_int *cancel;
 };
 
 struct answer {

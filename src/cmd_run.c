@@ -5,13 +5,14 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 /* run: one prompt and its answer, or a conversation at a terminal. */
 
 /* The only state outside a struct: a signal handler is given nothing else to write to.
  * A second Ctrl-C before the first was heard ends the program. */
-static volatile sig_atomic_t interrupted;
+static atomic_int interrupted;         /* lock-free, so a signal handler may set it */
 
 static void on_interrupt(int sig)
 {
@@ -74,7 +75,7 @@ static int converse(struct talk *t, struct err *e)
 
     if (!rc && t->o->log.level > LOG_QUIET)
         fputs("/help shows what else can be typed here.\n", stderr);
-    while (!rc && (interrupted = 0, line = line_read(reader, &cut))) {
+    while (!rc && (atomic_store(&interrupted, 0), line = line_read(reader, &cut))) {
         interrupted = 0;
         if (cut)
             fputs("\n/quit or Ctrl-D leaves\n", stderr);

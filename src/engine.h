@@ -5,6 +5,8 @@
 #include "src/model.h"
 #include "src/tokenizer.h"
 
+#include <stdatomic.h>
+
 struct options;
 struct placement;
 
@@ -77,7 +79,7 @@ struct eval {
     position_fn each;
     void (*progress)(void *arg, int done);      /* tokens of this call, after each chunk; or NULL */
     void *arg;
-    const volatile int *cancel; /* non-zero stops between chunks with -ECANCELED, what was
+    const atomic_int *cancel; /* non-zero stops between chunks with -ECANCELED, what was
                                  * evaluated so far stays; may be NULL */
 };
 

@@ -46,7 +46,7 @@ struct generate {
     int (*on_prompt)(void *arg, const struct echoed *t);    /* logprobs of the prompt's tokens */
     void (*on_progress)(void *arg, int done);   /* prompt tokens in the session, after each chunk */
     void *arg;
-    const volatile int *cancel;
+    const atomic_int *cancel;
 };
 
 enum finish { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED };

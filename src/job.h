@@ -4,6 +4,8 @@
 #include "src/answer.h"
 #include "src/http_conn.h"
 
+#include <stdatomic.h>
+
 struct server;
 struct job;
 
@@ -60,7 +62,7 @@ struct job {
     int prompt_n, cached_n, predicted_n;
 
     /* Any thread may set it; the engine stops within a chunk or a step. */
-    volatile int cancel;
+    atomic_int cancel;
 
     /* Under the server's lock. */
     enum job_stage stage;

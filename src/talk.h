@@ -14,7 +14,7 @@ struct talk {
     cJSON *messages;            /* array */
     const char *system;         /* begins each conversation; may be NULL */
     bool think;
-    const volatile int *cancel;
+    const atomic_int *cancel;
 };
 
 /* The messages forgotten, the system message alone left.  -ENOMEM. */

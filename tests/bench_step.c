@@ -7,6 +7,7 @@
 #include "tests/bench.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -79,7 +80,7 @@ static struct engine *open_model(const char *dir, const char *isa, int threads)
 
 static void eval(struct session *s, const int32_t *ids, int n, bool steps)
 {
-    static const volatile int go;
+    static atomic_int go;
     struct eval v = { .rows = EVAL_NONE, .stepwise = steps, .cancel = &go };
     struct err e;
 
@@ -193,7 +194,8 @@ int main(int argc, char **argv)
     const char *dir = argc > 1 ? argv[1] : NULL, *isa = argc > 2 ? argv[2] : "auto";
 
     if (!dir)
-        return fputs("usage: bench_step [--json FILE] MODEL [ISA|start [THREADS...]]\n", stderr), 64;
+        return fputs("usage: bench_step [--json FILE] MODEL [ISA|start [THREADS...]]\n",
+                     stderr), 64;
     for (int i = 0; i < CONTEXT; i++)
         ids[i] = 100 + i * 37 % 3900;
     if (!strcmp(isa, "start"))

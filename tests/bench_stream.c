@@ -225,7 +225,8 @@ int main(int argc, char **argv)
         r.depth = atoi(argv[4]);
     if (argc < 2 || r.pairs < 1 || r.pairs > PAIRS_MAX || r.reads < SLOTS || r.depth < 1 ||
         r.depth > SLOTS)
-        return fputs("usage: bench_stream [--json FILE] FILE [PAIRS [READS [DEPTH]]]\n", stderr), 64;
+        return fputs("usage: bench_stream [--json FILE] FILE [PAIRS [READS [DEPTH]]]\n",
+                     stderr), 64;
     r.path = argv[1];
     make_file(r.path);
     r.experts = whole_experts(r.path);
