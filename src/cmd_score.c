@@ -19,13 +19,19 @@ struct job {
     int vocab, sparse_layers;
     double nll;                 /* summed */
     struct text argmax, logprob, last;  /* of a sequence of ids */
+    struct err *e;
 };
 
-/* The most likely id, the lowest where several are; and log(sum(exp(logits))). */
-static int32_t row_argmax(const float *logits, int vocab, double *lse)
+/* The most likely id, the lowest where several are; and log(sum(exp(logits))).  -EDOM where
+ * these are no numbers. */
+static int32_t row_argmax(const float *logits, int vocab, double *lse, struct err *e)
 {
     int32_t best = 0;
     double sum = 0;
+
+    for (int i = 0; i < vocab; i++)
+        if (!isfinite(logits[i]))
+            return fail(e, -EDOM, "the logit of token %d is not a finite number", i);
 
     for (int i = 1; i < vocab; i++)
         if (logits[i] > logits[best])
@@ -66,8 +72,11 @@ static int ids_row(void *arg, const struct position *p)
     const char *comma = p->index ? ", " : "";
     bool last = p->index == j->tokens - 1;
     double lse;
+    int32_t best = row_argmax(p->logits, j->vocab, &lse, j->e);
 
-    text_printf(&j->argmax, "%s%d", comma, row_argmax(p->logits, j->vocab, &lse));
+    if (best < 0)
+        return best;
+    text_printf(&j->argmax, "%s%d", comma, best);
     if (!last)
         text_printf(&j->logprob, "%s%.9g", comma,
                     (double)p->logits[j->token[p->index + 1]] - lse);
@@ -148,10 +157,13 @@ static int text_row(void *arg, const struct position *p)
 {
     struct job *j = arg;
     double lse;
+    int32_t best;
 
     if (p->index == j->tokens - 1)
         return 0;
-    row_argmax(p->logits, j->vocab, &lse);
+    best = row_argmax(p->logits, j->vocab, &lse, j->e);
+    if (best < 0)
+        return best;
     j->nll += lse - (double)p->logits[j->token[p->index + 1]];
     return 0;
 }
@@ -237,7 +249,7 @@ static int score_text(struct job *j, struct input *in, struct err *e)
 
 int cmd_score(struct options *o, struct err *e)
 {
-    struct job j = { .o = o };
+    struct job j = { .o = o, .e = e };
     struct input in;
     int rc = input_open(&in, o->file, e);
 

@@ -73,7 +73,8 @@ int input_fail(const struct input *in, int rc, struct err *e)
 
 static int write_failed(int error, struct err *e)
 {
-    return fail(e, -error, "standard output: %s", strerror(error));
+    /* A reader that left says nothing; whatever else it is, the output cannot be made. */
+    return fail(e, error == EPIPE ? -EPIPE : -ENOSPC, "standard output: %s", strerror(error));
 }
 
 int output_flush(struct err *e)

@@ -36,89 +36,120 @@ static int nibble(const uint8_t *row, int c)
     return c % 2 ? row[c / 2] >> 4 : row[c / 2] & 15;
 }
 
-static void row_bf16(float *out, const struct matrix *m, int r)
+/* Columns from to to-1 of row r; out [to - from]. */
+static void row_bf16(float *out, const struct matrix *m, int r, int from, int to)
 {
     const uint8_t *row = (const uint8_t *)m->weight + (size_t)r * (size_t)m->cols * sizeof(bf16);
 
-    for (int c = 0; c < m->cols; c++) {
+    for (int c = from; c < to; c++) {
         bf16 b;
 
         memcpy(&b, row + (size_t)c * sizeof(b), sizeof(b));
-        out[c] = bf16_to_f32(b);
+        out[c - from] = bf16_to_f32(b);
     }
 }
 
-static void row_int(float *out, const struct matrix *m, int r, int bits)
+static void row_int(float *out, const struct matrix *m, int r, int bits, int from, int to)
 {
     size_t groups = (size_t)(m->cols / m->group);
     const uint8_t *row = (const uint8_t *)m->weight + (size_t)r * (size_t)(m->cols * bits / 8);
 
-    for (int c = 0; c < m->cols; c++) {
+    for (int c = from; c < to; c++) {
         int g = c / m->group;
         int q = (bits == 4 ? nibble(row, c) : row[c]) - (1 << (bits - 1));
         int z = m->zero ? zero_point(m, r, g, bits) : 0;
 
-        out[c] = round_bf16((float)(q - z) * scale_bf16(m, (size_t)r * groups + (size_t)g));
+        out[c - from] = round_bf16((float)(q - z) *
+                                   scale_bf16(m, (size_t)r * groups + (size_t)g));
     }
 }
 
-static void row_mxfp4(float *out, const struct matrix *m, int r)
+static void row_mxfp4(float *out, const struct matrix *m, int r, int from, int to)
 {
     static const float e2m1[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
     const uint8_t *row = (const uint8_t *)m->weight + (size_t)r * (size_t)m->cols / 2;
     const uint8_t *scale = (const uint8_t *)m->scale + (size_t)r * (size_t)(m->cols / m->group);
 
-    for (int c = 0; c < m->cols; c++) {
+    for (int c = from; c < to; c++) {
         int n = nibble(row, c);
         float v = ldexpf(e2m1[n & 7], scale[c / m->group] - 127);
 
-        out[c] = n & 8 ? -v : v;
+        out[c - from] = n & 8 ? -v : v;
     }
 }
 
-void ref_row(float *out, const struct matrix *m, int r)
+static void row_part(float *out, const struct matrix *m, int r, int from, int to)
 {
     switch (m->format) {
     case W_BF16:
-        row_bf16(out, m, r);
+        row_bf16(out, m, r, from, to);
         break;
     case W_INT8:
-        row_int(out, m, r, 8);
+        row_int(out, m, r, 8, from, to);
         break;
     case W_INT4:
-        row_int(out, m, r, 4);
+        row_int(out, m, r, 4, from, to);
         break;
     case W_MXFP4:
-        row_mxfp4(out, m, r);
+        row_mxfp4(out, m, r, from, to);
         break;
     case W_FORMATS:
         break;
     }
 }
 
-/* Sixteen partial sums: the order in which a vector machine would add. */
-static float dot(const float *a, const float *b, int n)
+void ref_row(float *out, const struct matrix *m, int r)
 {
-    float part[16] = { 0 }, sum = 0;
+    row_part(out, m, r, 0, m->cols);
+}
 
+/* Sixteen partial sums: the order in which a vector machine would add. */
+static void add_dot(float part[16], const float *a, const float *b, int n)
+{
     for (int i = 0; i < n; i += 16)
         for (int j = 0; j < 16; j++)
             part[j] += a[i + j] * b[i + j];
+}
+
+static float add_parts(const float part[16])
+{
+    float sum = 0;
+
     for (int j = 0; j < 16; j++)
         sum += part[j];
     return sum;
 }
 
+static float dot(const float *a, const float *b, int n)
+{
+    float part[16] = { 0 };
+
+    add_dot(part, a, b, n);
+    return add_parts(part);
+}
+
 void ref_mul(float *y, size_t y_stride, const struct matrix *m, const float *x, size_t x_stride,
              int n, int row0, int row1)
 {
-    float row[REF_MAX_COLS];
+    /* A row in pieces, some tokens at a time: a thread's stack may be small. */
+    enum { PIECE = 2048, TOKENS = 64 };
+    float row[PIECE], part[TOKENS][16];
 
-    for (int r = row0; r < row1; r++) {
-        ref_row(row, m, r);
-        for (int t = 0; t < n; t++)
-            y[(size_t)t * y_stride + (size_t)r] = dot(row, x + (size_t)t * x_stride, m->cols);
-    }
+    for (int r = row0; r < row1; r++)
+        for (int first = 0; first < n; first += TOKENS) {
+            int tokens = n - first < TOKENS ? n - first : TOKENS;
+
+            memset(part, 0, sizeof(part));
+            for (int from = 0; from < m->cols; from += PIECE) {
+                int to = m->cols - from < PIECE ? m->cols : from + PIECE;
+
+                row_part(row, m, r, from, to);
+                for (int t = 0; t < tokens; t++)
+                    add_dot(part[t], row, x + (size_t)(first + t) * x_stride + from, to - from);
+            }
+            for (int t = 0; t < tokens; t++)
+                y[(size_t)(first + t) * y_stride + (size_t)r] = add_parts(part[t]);
+        }
 }
 
 void ref_norm(float *y, const float *x, const float *w, int n, float eps)

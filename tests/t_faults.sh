@@ -69,6 +69,7 @@ own() { # a file of it that may be changed
     chmod u+w "$dir/model/$1"
 }
 load="$prog $ask -m $dir/model"
+load_nano="$prog $ask -m $nano"
 
 answer && [ -s "$dir/out" ] && cp "$dir/out" "$dir/golden"
 result $? 'an answer'
@@ -134,9 +135,116 @@ printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' \
     >"$dir/model/model-00004-of-00004.safetensors"
 refused 65 'LFS' 'A27 a pointer to a file that was not fetched' $load
 
-# H01 to H04, J05, J16, K01, K03: calls that the kernel refuses.
+# D04: a logit that overflows is an error, and no answer.
+fresh "$cut"
+own model.safetensors
+head=$(od -An -t u8 -N 8 "$dir/model/model.safetensors" | tr -d ' ')
+at=$(head -c $((head + 8)) "$dir/model/model.safetensors" | tail -c +9 |
+    sed 's/.*"lm_head.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
+printf '\177\177\177\177\177\177\177\177' | dd of="$dir/model/model.safetensors" bs=1 \
+    seek=$((8 + head + at + 300 * 512)) conv=notrunc 2>/dev/null
+refused 70 'token 300' 'D04 numbers of a sequence' $load
+printf 'Hello there, world' >"$dir/text"
+refused 70 'token 300' 'D04 perplexity' "$prog" score -m "$dir/model" --isa ref "$dir/text"
+
+# H15: a file system in memory, where there is one.
+if shm=$(mktemp -d /dev/shm/t_faults.XXXXXX 2>/dev/null); then
+    cp "$cut"/* "$shm"
+    "$prog" $ask -m "$shm" --ram-experts 0 >"$dir/out" 2>"$dir/err" </dev/null && same
+    result $? 'H15 experts on tmpfs: the same answer'
+else
+    skip 'no /dev/shm' 'H15 experts on tmpfs'
+fi
+
+# H18, J06: few open files, little stack, little memory.
+files() { (ulimit -n "$1"; shift; exec "$@"); }
+stack() { (ulimit -s "$1"; shift; exec "$@"); }
+refused 71 'Too many open files' 'H18 four open files' files 4 $load_nano
+if limited 'J06 256 KiB of stack'; then
+    still 'J06 256 KiB of stack' stack 256
+    more='--ram-experts 0' still 'J06 256 KiB of stack, reading' stack 256
+    more='--isa auto' answer stack 256
+    result $? 'J06 256 KiB of stack, the kernels of this machine'
+fi
+
+# J01, J02: less memory than the model needs is a refusal with numbers, before any is taken.
+refused 75 'MB may be used' 'J01 a budget below the dense weights' \
+    "$prog" $ask -m "$cut" --ram 1M
+more='--ram 100G' still 'J02 a budget above the machine'
+
+# J05: one core.
+if taskset -c 0 true 2>/dev/null; then
+    still 'J05 one core' taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')"
+else
+    skip 'no taskset' 'J05 one core'
+fi
+
+# J08: stopped and continued; signals that mean nothing here.
+"$prog" $ask -m "$cut" >"$dir/out" 2>"$dir/err" </dev/null &
+kill -STOP $! && sleep 0.2 && kill -CONT $! && wait $! && same
+result $? 'J08 stopped and continued: the same answer'
+
+# J10, J14: the clock, languages, zones.
+LC_ALL=de_DE.UTF-8 LANGUAGE=de TZ=Nowhere/Odd still 'J14 another language, an odd zone'
+LC_ALL=C LANG= TZ= still 'J14 none'
+grep -nE 'setlocale *\((LC_ALL|LC_NUMERIC)' "$src"/src/*.c >"$dir/err"
+[ $? = 1 ]
+result $? 'J14 nobody changes how numbers are read'
+grep -nE 'CLOCK_REALTIME|gettimeofday' "$src"/src/*.c "$src"/storage/*.c "$src"/cpu/*.c \
+    >"$dir/err"
+[ $? = 1 ]
+result $? 'J10 no time is measured by the wall clock'
+
+# J12: no place for statistics.
+warned() { # place, name
+    XDG_STATE_HOME=$1 answer && same && [ "$(grep -c warning: "$dir/err")" = 1 ]
+    result $? "J12 $2: the same answer, one warning"
+}
+warned /proc/nowhere 'a place that cannot be made'
+warned "$dir/none.conf" 'a file for a place'
+(unset HOME XDG_STATE_HOME XDG_CACHE_HOME; answer) && same && [ ! -s "$dir/err" ]
+result $? 'J12 no HOME: the same answer'
+(TMPDIR=/nowhere HOME=/nowhere; export TMPDIR HOME; answer) && same
+result $? 'J12 no TMPDIR: the same answer'
+
+# J13: nobody hears the warnings.
+"$prog" $ask -m "$cut" --state-dir /proc/nowhere >"$dir/out" 2>&- </dev/null && same
+result $? 'J13 stderr closed: the same answer'
+"$prog" $ask -m "$cut" --state-dir /proc/nowhere >"$dir/out" 2>/dev/full </dev/null && same
+result $? 'J13 stderr on a full disk: the same answer'
+"$prog" $ask -m "$cut" >&- 2>"$dir/err" </dev/null
+[ $? = 73 ] && grep -q 'standard output' "$dir/err"
+result $? 'J13 stdout closed: exit 73'
+"$prog" $ask -m "$cut" --trace-routes "$dir/routes" --state-dir /proc/nowhere \
+    >"$dir/out" 2>&- <&- && same && ! grep -qa warning "$dir/routes"
+result $? 'J13 stdin and stderr closed: no warning in a file of ours'
+
+# J15: files of our own mode, whatever the mask.
+for mask in 0 777; do
+    rm -rf "$dir/state"
+    (umask $mask; answer)
+    [ "$(stat -c %a "$dir/state/laguna-offload")" = 700 ] &&
+        [ "$(stat -c %a "$dir/state/laguna-offload/"popularity-*)" = 600 ]
+    result $? "J15 a mask of $mask: 700 and 600"
+done
+
+# K14: processes that share the place for statistics.
+rm -rf "$dir/state"
+for i in 1 2 3 4; do
+    "$prog" $ask -m "$cut" >"$dir/out.$i" 2>"$dir/err.$i" </dev/null &
+    last="${last-} $!"
+done
+good=0
+for child in $last; do wait "$child" || good=1; done
+for i in 1 2 3 4; do cmp -s "$dir/out.$i" "$dir/golden" || good=1; done
+cat "$dir"/err.? >"$dir/err"
+answer && same && [ ! -s "$dir/err" ] && [ "$(ls -A "$dir/state/laguna-offload" | wc -l)" = 1 ] ||
+    good=1
+result $good 'K14 four at once in one place: the same answers, one whole file'
+
+# H01 to H04, J05, J18, K01, K03: calls that the kernel refuses.
 if [ -n "$sanitized" ] || ! strace --seccomp-bpf -f -o /dev/null true 2>/dev/null; then
-    skip 'no strace here' 'H01 to H04, J05, J16, K01 and K03 by calls that fail'
+    skip 'no strace here' 'H01 to H04, J05, J18, K01 and K03 by calls that fail'
 else
     inject() { # calls:what, command; 99 where it never came to such a call
         spec=$1
@@ -169,6 +277,11 @@ else
     still 'J05 madvise: EINVAL' inject madvise:error=EINVAL
     refused 71 'thread' 'J05 a thread that cannot be made' \
         inject clone3,clone:error=EAGAIN "$prog" $ask -m "$cut"
+
+    answer strace --seccomp-bpf -f -qq -o "$dir/trace" -e trace=prctl,madvise &&
+        grep -q 'PR_SET_DUMPABLE, \(SUID_DUMP_DISABLE\|0\))' "$dir/trace" &&
+        grep -q MADV_DONTDUMP "$dir/trace"
+    result $? 'J18 no debugger, no core file, no keys and values in one'
 
     rm -rf "$dir/state"
     answer && cp -r "$dir/state" "$dir/kept"
