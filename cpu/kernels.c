@@ -59,31 +59,38 @@ static bool has(uint32_t reg, uint32_t bits)
     return (reg & bits) == bits;
 }
 
-/* Every instruction set up to the one returned by the bit (1 << isa) in the result. */
-static unsigned supported(void)
+unsigned cpu_isas(const struct cpu_words *w)
 {
     enum { SSE_AVX = 6, AVX512_STATE = 0xe6 };
-    uint32_t a, b, c, d, b7, c7, d7, a71 = 0, saves;
     unsigned ok = 1u << CPU_REF;
 
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
-        return ok;
-    saves = system_saves();
-    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d7))
-        return ok;
-    __get_cpuid_count(7, 1, &a71, &b, &a, &d);
-    if (!has(c, bit_AVX | bit_FMA | bit_F16C) || !has(b7, bit_AVX2) || !has(saves, SSE_AVX))
+    if (!has(w->c1, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C) || !has(w->b7, bit_AVX2) ||
+        !has(w->saves, SSE_AVX))
         return ok;
     ok |= 1u << CPU_AVX2;
-    if (!has(b7, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) ||
-        !has(saves, AVX512_STATE))
+    if (!has(w->b7, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) ||
+        !has(w->saves, AVX512_STATE))
         return ok;
     ok |= 1u << CPU_AVX512;
-    if (has(c7, bit_AVX512VNNI))
+    if (has(w->c7, bit_AVX512VNNI))
         ok |= 1u << CPU_AVX512VNNI;
-    if (has(a71, bit_AVX512BF16))
+    if (has(w->a71, bit_AVX512BF16))
         ok |= 1u << CPU_AVX512BF16;
     return ok;
+}
+
+/* The same of this machine. */
+static unsigned supported(void)
+{
+    struct cpu_words w = { 0 };
+    uint32_t a, b, c, d;
+
+    if (!__get_cpuid(1, &a, &b, &w.c1, &d) || !(w.c1 & bit_OSXSAVE))
+        return cpu_isas(&w);
+    w.saves = system_saves();
+    if (__get_cpuid_count(7, 0, &a, &w.b7, &w.c7, &d))
+        __get_cpuid_count(7, 1, &w.a71, &b, &c, &d);
+    return cpu_isas(&w);
 }
 
 const struct cpu_kernels *cpu_kernels(enum cpu_isa isa)

@@ -35,4 +35,14 @@ void cpu_store_f32(uint8_t *row, uint16_t *scale, const float *x, int dim, float
 size_t cpu_act_f32_bytes(int cols);
 size_t cpu_act8_bytes(int cols);
 
+/* What CPUID and XGETBV answer, of what matters here. */
+struct cpu_words {
+    uint32_t c1;                /* leaf 1, ECX */
+    uint32_t b7, c7, a71;       /* leaf 7: EBX and ECX of 0, EAX of 1 */
+    uint32_t saves;             /* XCR0: the state that the system saves for us */
+};
+
+/* Bit (1 << isa) for each instruction set that these allow. */
+unsigned cpu_isas(const struct cpu_words *w);
+
 #endif

@@ -348,3 +348,8 @@ tests_bench_cache_LDADD     = $(CPU_LIBS) $(STORAGE_LIBS) $(CJSON_LIBS)
 bench: $(BENCHES) tests/mkmodel
 	$(SHELL) $(srcdir)/tests/bench.sh . $(srcdir)
 .PHONY: bench
+
+check_PROGRAMS += tests/t_isa
+TESTS          += tests/t_isa
+tests_t_isa_SOURCES = tests/t_isa.c tests/tap.h
+tests_t_isa_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm

@@ -437,6 +437,45 @@ static void test_runs(const struct tokenizer *t)
     free(s);
 }
 
+/* C05: MANY added tokens that begin alike, behind the file's own; then one that is too long. */
+static void test_added(const char *json, size_t n)
+{
+    enum { MANY = 16000, LENGTH = 1 << 20 };
+    static const char start[] = "\"added_tokens\": [";
+    const char *at = strstr(json, start) + strlen(start);
+    char *copy = malloc(n + MANY * 170), *to = copy + (at - json), *run = malloc(RUN);
+    struct tokenizer *t = NULL;
+    struct err e = { "" };
+
+    memcpy(copy, json, (size_t)(at - json));
+    for (int i = 0; i < MANY; i++)
+        to += sprintf(to, "{\"id\": %d, \"content\": \"ZZZZZZZZZZZZZZZZ%06d\", \"single_word\": "
+                      "false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
+                      "\"special\": false}, ", NANO_VOCAB + i, i);
+    memcpy(to, at, n - (size_t)(at - json));
+    to += n - (size_t)(at - json);
+    ok(!tokenizer_open(&t, copy, (size_t)(to - copy), "t", NANO_VOCAB + MANY, &e),
+       "%d added tokens that begin alike %s", MANY, e.text);
+    memset(run, 'Z', RUN);
+    if (t) {
+        double seconds = encode_seconds(t, run, RUN);
+
+        ok(seconds < (TIMED ? 1 : 30), "and 1 MB of their beginning in %.3f s", seconds);
+    }
+    tokenizer_close(t);
+    to = copy + (at - json);
+    to += sprintf(to, "{\"id\": %d, \"content\": \"", NANO_VOCAB);
+    memset(to, 'Z', LENGTH);
+    to += LENGTH;
+    to += sprintf(to, "\", \"special\": false}, ");
+    memcpy(to, at, n - (size_t)(at - json));
+    to += n - (size_t)(at - json);
+    ok(tokenizer_open(&t, copy, (size_t)(to - copy), "t", NANO_VOCAB + 1, &e) == -EBADMSG &&
+       strstr(e.text, "1048576 bytes"), "an added token of 1 MiB: %s", e.text);
+    free(copy);
+    free(run);
+}
+
 static void test_speed(const struct tokenizer *t)
 {
     size_t n = 0;
@@ -514,6 +553,7 @@ int main(void)
     test_round_trips(t);
     test_edits(json, n);
     test_sizes(json, n);
+    test_added(json, n);
     test_runs(t);
     test_speed(t);
     test_threads(t, json, n);
