@@ -41,6 +41,7 @@ struct toolparse {
     enum state state;
     char tag[16];               /* the beginning of one */
     size_t tags;
+    unsigned left;              /* a bit for each tag that it may become */
     struct text space;          /* white space that is content unless a call follows */
     bool fresh;                 /* nothing but white space since the start or the last call */
     bool called;                /* some call has ended */
@@ -375,42 +376,49 @@ static void take_tag(struct toolparse *t, enum tag tag)
     }
 }
 
-/* Whether the tag means anything here; otherwise it is text like any other. */
-static bool allowed(const struct toolparse *t, enum tag tag)
+/* The tags that mean anything here, a bit each; any other is text. */
+static unsigned allowed(const struct toolparse *t)
 {
     switch (t->state) {
     case IN_START:
-        return tag == THINK || tag == THINK_END;
+        return 1u << THINK | 1u << THINK_END;
     case IN_THOUGHTS:
-        return tag == THINK_END;
+        return 1u << THINK_END;
     case IN_TEXT:
-        return tag == CALL && t->o.tools;
+        return t->o.tools ? 1u << CALL : 0;
     case IN_STRING:
     case IN_VALUE:
     case IN_DUPLICATE:
-        return tag == VALUE_END;
+        return 1u << VALUE_END;
     default:
-        return tag >= CALL;
+        return (1u << TAGS) - (1u << CALL);
     }
 }
 
 /* The tag at hand with one more byte: 1 taken, 0 still a beginning, -1 no tag. */
 static int grow_tag(struct toolparse *t, char c)
 {
-    int tag;
+    unsigned left = t->tags ? t->left : allowed(t), fits = 0;
+    int tag = 0;
 
-    t->tag[t->tags++] = c;
-    for (tag = 0; tag < TAGS; tag++) {
-        if (!allowed(t, (enum tag)tag) || strncmp(tag_text[tag], t->tag, t->tags) != 0)
-            continue;
-        if (tag_text[tag][t->tags])
-            return 0;
-        t->tags = 0;
-        take_tag(t, (enum tag)tag);
-        return 1;
+    for (; left; left &= left - 1) {
+        int one = __builtin_ctz(left);
+
+        if (tag_text[one][t->tags] == c) {
+            fits |= 1u << one;
+            tag = one;
+        }
     }
-    t->tags--;
-    return -1;
+    if (!fits)
+        return -1;
+    t->left = fits;
+    t->tag[t->tags++] = c;
+    /* All end in the only '>' they have. */
+    if (c != '>')
+        return 0;
+    t->tags = 0;
+    take_tag(t, (enum tag)tag);
+    return 1;
 }
 
 static int failed(const struct toolparse *t)

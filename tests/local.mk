@@ -353,3 +353,21 @@ check_PROGRAMS += tests/t_isa
 TESTS          += tests/t_isa
 tests_t_isa_SOURCES = tests/t_isa.c tests/tap.h
 tests_t_isa_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
+
+## Many clients and a long conversation; what that costs: tests/bench_serve.py, tests/bench_parse.
+check_PROGRAMS += tests/t_load
+TESTS          += tests/t_load
+tests_t_load_SOURCES = tests/t_load.c tests/serve.h tests/serve.c tests/tap.h
+tests_t_load_LDADD   = $(ENGINE_LIBS)
+
+EXTRA_PROGRAMS += tests/bench_parse
+tests_bench_parse_SOURCES = tests/bench_parse.c
+tests_bench_parse_LDADD   = $(ENGINE_LIBS)
+
+## What needs the network or a browser; .ci/run calls them.
+EXTRA_DIST += tests/bench_serve.py
+EXTRA_DIST += tests/clients
+EXTRA_DIST += tests/clients.sh
+EXTRA_DIST += tests/page.py
+EXTRA_DIST += tests/page.sh
+EXTRA_DIST += man/page.png

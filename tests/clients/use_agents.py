@@ -44,13 +44,14 @@ def outputs(items):
 
 async def main(url, folder):
     client = AsyncOpenAI(base_url=url + '/v1', api_key='none', max_retries=0, timeout=60)
-    notes = os.path.join('cpu', 'notes.txt')
+    notes = os.path.join('cpu', 'README.md')
 
     set_tracing_disabled(True)
     os.chdir(folder)
     os.mkdir('cpu')
-    with open(notes, 'w', encoding='utf-8') as f:
-        f.write('one\nthe alpha of the river\n')
+    for path in (notes, 'README.md'):
+        with open(path, 'w', encoding='utf-8') as f:
+            f.write('one\nthe alpha of the river\n')
     for kind in (OpenAIChatCompletionsModel, OpenAIResponsesModel):
         model = kind(model='nano', openai_client=client)
         items = await turn(model, 'Search for alpha in cpu.')
@@ -58,7 +59,7 @@ async def main(url, folder):
               f'{kind.__name__}: run_shell found what is on disk', (made, items))
         check(any('the alpha of the river' in o for o in outputs(items)) and
               items[-1].get('role') == 'assistant', 'its output went back and was answered', items)
-        items = await turn(model, f'Read {notes}.')
+        items = await turn(model, 'Read README.md.')
         check(made and made[0][0] == 'read_file' and made[0][2].startswith('one\n'),
               f'{kind.__name__}: read_file read what is on disk', (made, items))
 
