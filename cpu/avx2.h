@@ -18,6 +18,8 @@
 enum {
     AVX2_ROWS = 8,              /* a matrix with fewer goes row by row */
     AVX2_AHEAD = 1024,          /* bytes of prefetch ahead in each of the eight rows */
+    QUAD_AHEAD = 4096,          /* bytes of prefetch past the next four rows, where four */
+    QUAD_SCALES = 1024,         /* are read at once; and past their scales */
     AVX2_TOKENS = 64,           /* at most in one pass over the weights */
     AVX2_L2 = 256 << 10,        /* bytes of packed tokens that stay in L2 */
 };
@@ -85,6 +87,22 @@ INLINE void rows8_prefetch(const struct rows8 *r, size_t at)
     line = (uintptr_t)r->at + to;
     for (size_t i = 0; i < AVX2_ROWS; i++)
         _mm_prefetch((const char *)(line + i * r->stride), _MM_HINT_T0);
+}
+
+/* Four rows are read together, `done` bytes of each so far, and the next four lie behind
+ * them: ask for lines `ahead` bytes past as much of those, in the order of memory.  Far:
+ * into L2 only. */
+INLINE void quad_prefetch(const uint8_t *rows, size_t stride, size_t done, size_t ahead,
+                          size_t lines, bool far)
+{
+    uintptr_t line = (uintptr_t)rows + 4 * (stride + done) + ahead;
+
+    for (size_t i = 0; i < lines; i++, line += 64) {
+        if (far)
+            _mm_prefetch((const char *)line, _MM_HINT_T1);
+        else
+            _mm_prefetch((const char *)line, _MM_HINT_T0);
+    }
 }
 
 /* Row r of the matrix is the first of eight lanes; those of [row0, row1) go to y. */

@@ -13,14 +13,14 @@
 #include <assert.h>
 
 enum {
-    SCALES = 32,                /* scale columns expanded at a time: an even number */
-    QUAD_TOKENS = 2,            /* up to so many, quads() beats eights() */
+    SCALES = 32,                /* scale columns expanded at a time */
+    QUAD_TOKENS = 4,            /* up to so many, quads() beats eights() */
 };
 
 /* Scales and zero points of eight rows, a few scale columns at a time. */
 struct scales8 {
-    float scale[SCALES + 1][8];
-    int32_t minus_zero[SCALES + 1][8];  /* -zero point, in both halves of the lane */
+    float scale[SCALES][8];
+    int32_t minus_zero[SCALES][8];  /* -zero point, in both halves of the lane */
 };
 
 INLINE __m256i both_halves(int v)
@@ -140,6 +140,8 @@ INLINE void eights(__m256 (*acc)[2], const struct matrix *m, const struct panel 
     __m256i minus_zero = both_halves(format == W_MXFP4 ? -12 : -8);
     struct scales8 table;
 
+    for (int t = 0; t < n; t++)
+        acc[t][0] = acc[t][1] = _mm256_setzero_ps();
     for (size_t from = 0; from < p->columns; from += SCALES) {
         size_t to = from + SCALES < p->columns ? from + SCALES : p->columns;
 
@@ -173,8 +175,10 @@ INLINE void eights(__m256 (*acc)[2], const struct matrix *m, const struct panel 
 /* Two groups of x with 64 columns of four rows: rows 0 to 3 for the first group in the low
  * half, for the second in the high half. */
 INLINE __m256i dot4(const __m256i low[4], const __m256i high[4], const struct act8 *x,
-                    __m256i minus_zero, enum wformat format)
+                    enum wformat format)
 {
+    /* A group's sums less its zero points fit in 16 bits, however they wrap on the way. */
+    const __m256i minus_zero = both_halves(format == W_MXFP4 ? -12 : -8);
     const __m256i to_halves = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i even = load_si256(x->even), odd = load_si256(x->odd), s[4], sum, zeros;
@@ -184,19 +188,11 @@ INLINE __m256i dot4(const __m256i low[4], const __m256i high[4], const struct ac
                                 _mm256_maddubs_epi16(high[i], odd));
     s[0] = _mm256_add_epi16(_mm256_unpacklo_epi32(s[0], s[1]), _mm256_unpackhi_epi32(s[0], s[1]));
     s[2] = _mm256_add_epi16(_mm256_unpacklo_epi32(s[2], s[3]), _mm256_unpackhi_epi32(s[2], s[3]));
-    if (format == W_MXFP4) {    /* 24 * 127 * 16 would not fit */
-        s[0] = _mm256_madd_epi16(s[0], ones);
-        s[2] = _mm256_madd_epi16(s[2], ones);
-        sum = _mm256_add_epi32(_mm256_unpacklo_epi64(s[0], s[2]),
-                               _mm256_unpackhi_epi64(s[0], s[2]));
-    } else {
-        sum = _mm256_add_epi16(_mm256_unpacklo_epi64(s[0], s[2]),
-                               _mm256_unpackhi_epi64(s[0], s[2]));
-        sum = _mm256_madd_epi16(sum, ones);
-    }
+    sum = _mm256_add_epi16(_mm256_unpacklo_epi64(s[0], s[2]), _mm256_unpackhi_epi64(s[0], s[2]));
     zeros = _mm256_castpd_si256(_mm256_broadcast_sd((const double *)(const void *)x->sum));
     zeros = _mm256_castps_si256(_mm256_permutevar_ps(_mm256_castsi256_ps(zeros), to_halves));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(zeros, minus_zero));
+    sum = _mm256_add_epi16(sum, _mm256_mullo_epi16(zeros, minus_zero));
+    return _mm256_madd_epi16(sum, ones);
 }
 
 /* Both groups' scales of x, each in its half. */
@@ -206,13 +202,6 @@ INLINE __m256 scale_halves(const struct act8 *x)
     __m256d both = _mm256_broadcast_sd((const double *)(const void *)x->scale);
 
     return _mm256_permutevar_ps(_mm256_castpd_ps(both), to_halves);
-}
-
-/* Of eight lanes of two scale columns: rows 4q to 4q + 3, a column to a half. */
-INLINE __m256i quad_of(__m256i first, __m256i second, int q)
-{
-    return q ? _mm256_permute2x128_si256(first, second, 0x31)
-             : _mm256_permute2x128_si256(first, second, 0x20);
 }
 
 /* The 32 bytes at `at` of row i, or where only one group of 32 columns is left, 16. */
@@ -225,64 +214,68 @@ INLINE __m256i row_load(const struct rows8 *r, size_t i, size_t at, bool both)
     return _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
-/* 64 columns of a panel, the first of which is 64 * pair. */
-INLINE void quads_step(__m256 (*acc)[2], const struct panel *p, size_t pair, const uint8_t *x,
-                       size_t x_stride, int n, enum wformat format, const __m256i scale[2],
-                       const __m256i minus_zero[2], bool both)
+/* 64 columns of four rows, the first of which is 64 * pair. */
+INLINE void quads_step(__m256 *sum, const struct panel *p, size_t q, size_t pair, bool both,
+                       const uint8_t *x, size_t x_stride, int n, enum wformat format,
+                       __m256 scale)
 {
-    for (int q = 0; q < 2; q++) {
-        const uint8_t *token = x + pair * sizeof(struct act8);
-        __m256 by = _mm256_castsi256_ps(quad_of(scale[0], scale[1], q));
-        __m256i zeros = quad_of(minus_zero[0], minus_zero[1], q), low[4], high[4];
+    __m256i low[4], high[4];
 
-        for (size_t i = 0; i < 4; i++) {
-            __m256i v = row_load(&p->weight, 4 * (size_t)q + i, pair * 32, both);
+    x += pair * sizeof(struct act8);
+    for (size_t i = 0; i < 4; i++) {
+        __m256i v = row_load(&p->weight, 4 * q + i, pair * 32, both);
 
-            low[i] = low_nibbles(v, format);
-            high[i] = low_nibbles(_mm256_srli_epi16(v, 4), format);
-        }
-        for (int t = 0; t < n; t++, token += x_stride) {
-            const struct act8 *a = (const struct act8 *)(const void *)token;
+        low[i] = low_nibbles(v, format);
+        high[i] = low_nibbles(_mm256_srli_epi16(v, 4), format);
+    }
+    for (int t = 0; t < n; t++, x += x_stride) {
+        const struct act8 *a = (const struct act8 *)(const void *)x;
 
-            acc[t][q] = add_scaled(acc[t][q], dot4(low, high, a, zeros, format), by,
-                                   scale_halves(a));
-        }
+        sum[t] = add_scaled(sum[t], dot4(low, high, a, format), scale, scale_halves(a));
     }
 }
 
-/* A panel times a few tokens, four-bit formats: no transpose, but sums across lanes. */
-INLINE void quads(__m256 (*acc)[2], const struct matrix *m, const struct panel *p,
-                  const uint8_t *x, size_t x_stride, int n, enum wformat format, bool zero)
+/* 128 columns of four rows, or what is left of them.  Dense: as row_scales() has it. */
+INLINE void quads_line(__m256 *sum, const struct panel *p, size_t q, size_t g, size_t all,
+                       const uint8_t *x, size_t x_stride, int n, enum wformat format, bool dense)
 {
-    __m256i minus_zero[2], scale[2];
-    size_t g = 0, groups = (size_t)m->cols / 32;
-    struct scales8 table;
+    const uint8_t *weights = p->weight.at + 4 * q * p->weight.stride;
+    const uint8_t *scales = p->scale.at + 4 * q * p->scale.stride;
+    size_t left = dense ? 4 : all - g, size = format == W_MXFP4 ? 1 : 2;
+    __m256 scale[2];
 
-    minus_zero[0] = minus_zero[1] = both_halves(format == W_MXFP4 ? -12 : -8);
-    for (size_t from = 0; from < p->columns; from += SCALES) {
-        size_t to = from + SCALES < p->columns ? from + SCALES : p->columns;
-        size_t end = to * p->groups, column = 0;
+    quad_prefetch(weights, p->weight.stride, g * 16, QUAD_AHEAD, 4, false);
+    if (dense)
+        quad_prefetch(scales, p->scale.stride, g * size, QUAD_SCALES, 1, false);
+    quad_scales(scale, scales, p->scale.stride, g, p->groups, left, format, dense, true);
+    for (size_t i = 0; i < 2 && 2 * i < left; i++) {
+        if (2 * i + 1 < left)
+            quads_step(sum, p, q, g / 2 + i, true, x, x_stride, n, format, scale[i]);
+        else
+            quads_step(sum, p, q, g / 2 + i, false, x, x_stride, n, format, scale[i]);
+    }
+}
 
-        expand(&table, m, p, from, to, format, zero);
-        memset(table.scale[to - from], 0, sizeof(table.scale[0]));
-        for (; g < end; g += 2) {
-            bool both = g + 1 < groups;
-            size_t next = column + (p->groups == 1 || (g + 1) % p->groups == 0);
+/* A panel times a few tokens, four-bit formats without zero points: no transpose, but sums
+ * across lanes.  Four rows from end to end, then the next four: that is nearly the order of
+ * memory, which the prefetch of the processor follows too. */
+INLINE void quads(__m256 (*acc)[2], const struct panel *p, const uint8_t *x, size_t x_stride,
+                  int n, size_t all, enum wformat format)
+{
+    size_t dense = p->groups == 1 ? all / 4 * 4 : 0;
 
-            scale[0] = load_si256(table.scale[column]);
-            scale[1] = load_si256(table.scale[next]);
-            if (zero) {
-                minus_zero[0] = load_si256(table.minus_zero[column]);
-                minus_zero[1] = load_si256(table.minus_zero[next]);
-            }
-            if (g % 4 == 0)
-                rows8_prefetch(&p->weight, g * 16);
-            if (both)
-                quads_step(acc, p, g / 2, x, x_stride, n, format, scale, minus_zero, true);
-            else
-                quads_step(acc, p, g / 2, x, x_stride, n, format, scale, minus_zero, false);
-            column = next + (p->groups == 1 || (g + 2) % p->groups == 0);
-        }
+    for (size_t q = 0; q < 2; q++) {
+        __m256 sum[QUAD_TOKENS];
+        size_t g = 0;
+
+        for (int t = 0; t < n; t++)
+            sum[t] = _mm256_setzero_ps();
+        for (; g < dense; g += 4)
+            quads_line(sum, p, q, g, all, x, x_stride, n, format, true);
+        for (; g < all; g += 4)
+            quads_line(sum, p, q, g, all, x, x_stride, n, format, false);
+        for (int t = 0; t < n; t++)
+            acc[t][q] = sum[t];
     }
     for (int t = 0; t < n; t++) {
         __m256 low = _mm256_permute2f128_ps(acc[t][0], acc[t][1], 0x20);
@@ -292,16 +285,23 @@ INLINE void quads(__m256 (*acc)[2], const struct matrix *m, const struct panel *
     }
 }
 
-/* One and two tokens have loops of their own, with n known to the compiler. */
-INLINE void panel_mul(__m256 (*acc)[2], const struct matrix *m, const struct panel *p,
-                      const uint8_t *x, size_t x_stride, int n, enum wformat format, bool zero)
+/* quads() with n known to the compiler. */
+INLINE void few(__m256 (*acc)[2], const struct panel *p, const uint8_t *x, size_t x_stride, int n,
+                size_t all, enum wformat format)
 {
-    for (int t = 0; t < n; t++)
-        acc[t][0] = acc[t][1] = _mm256_setzero_ps();
-    if (n <= QUAD_TOKENS && format != W_INT8)
-        quads(acc, m, p, x, x_stride, n, format, zero);
-    else
-        eights(acc, m, p, x, x_stride, n, format, zero);
+    switch (n) {
+    case 1:
+        quads(acc, p, x, x_stride, 1, all, format);
+        break;
+    case 2:
+        quads(acc, p, x, x_stride, 2, all, format);
+        break;
+    case 3:
+        quads(acc, p, x, x_stride, 3, all, format);
+        break;
+    default:
+        quads(acc, p, x, x_stride, QUAD_TOKENS, all, format);
+    }
 }
 
 /* The last eight rows of a matrix may be some that the panel before them had, or that
@@ -310,18 +310,21 @@ INLINE void panels(float *y, size_t y_stride, const struct matrix *m, const uint
                    size_t x_stride, int n, int row0, int row1, enum wformat format, bool zero)
 {
     bool whole = m->rows >= AVX2_ROWS;
+    bool quick = n <= QUAD_TOKENS && !zero && format != W_INT8;
 
     for (int row = row0; row < row1; row += whole ? AVX2_ROWS : 1) {
         int first = whole && row > m->rows - AVX2_ROWS ? m->rows - AVX2_ROWS : row;
         struct panel p = panel_at(m, first, whole, format);
         __m256 one[1][2], two[2][2], many[AVX2_TOKENS][2], (*acc)[2] = many;
 
-        if (n == 1)
-            panel_mul(acc = one, m, &p, x, x_stride, 1, format, zero);
+        if (quick)
+            few(acc, &p, x, x_stride, n, (size_t)m->cols / 32, format);
+        else if (n == 1)
+            eights(acc = one, m, &p, x, x_stride, 1, format, zero);
         else if (n == 2)
-            panel_mul(acc = two, m, &p, x, x_stride, 2, format, zero);
+            eights(acc = two, m, &p, x, x_stride, 2, format, zero);
         else
-            panel_mul(acc, m, &p, x, x_stride, n, format, zero);
+            eights(acc, m, &p, x, x_stride, n, format, zero);
         for (int t = 0; t < n; t++)
             store8(y + (size_t)t * y_stride, acc[t][0], first, row, whole ? row1 : row + 1);
     }

@@ -87,6 +87,46 @@ INLINE void expand1(float out[8], const struct rows8 *r, size_t col, enum wforma
     }
 }
 
+/* A row's scales for groups g to g + 3 of 32 columns, in the lowest bytes; 0 for groups past
+ * the last, of which `left` are ahead.  Dense: a scale for every group, and four are left. */
+INLINE __m128i row_scales(const uint8_t *row, size_t g, size_t groups, size_t left,
+                          enum wformat format, bool dense)
+{
+    size_t size = format == W_MXFP4 ? 1 : 2;
+    uint8_t v[8] = { 0 };
+
+    if (dense)
+        return format == W_MXFP4 ? _mm_cvtsi32_si128(load_i32(row + g))
+                                 : _mm_loadl_epi64((const __m128i *)(const void *)(row + 2 * g));
+    for (size_t j = 0; j < 4 && j < left; j++)
+        memcpy(v + j * size, row + (uint32_t)(g + j) / (uint32_t)groups * size, size);
+    return _mm_loadl_epi64((const __m128i *)(const void *)v);
+}
+
+/* The same of four rows, as floats: s[0] groups g and g + 1, four rows each, s[1] the next
+ * two groups. */
+INLINE void quad_scales(__m256 s[2], const uint8_t *rows, size_t stride, size_t g,
+                        size_t groups, size_t left, enum wformat format, bool dense, bool half)
+{
+    __m128i t[4], a, b;
+
+    for (size_t i = 0; i < 4; i++)
+        t[i] = row_scales(rows + i * stride, g, groups, left, format, dense);
+    if (format == W_MXFP4) {
+        a = _mm_unpacklo_epi16(_mm_unpacklo_epi8(t[0], t[1]), _mm_unpacklo_epi8(t[2], t[3]));
+        s[0] = from_e8m0(a, half);
+        s[1] = from_e8m0(_mm_srli_si128(a, 8), half);
+        return;
+    }
+    a = _mm_unpacklo_epi16(t[0], t[1]);
+    b = _mm_unpacklo_epi16(t[2], t[3]);
+    for (int i = 0; i < 2; i++) {
+        __m256i v = _mm256_cvtepu16_epi32(i ? _mm_unpackhi_epi32(a, b) : _mm_unpacklo_epi32(a, b));
+
+        s[i] = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+    }
+}
+
 /* Columns [from, to) of eight rows. */
 INLINE void scales_expand(float *out, size_t lanes, const struct rows8 *r, size_t from, size_t to,
                           enum wformat format, bool half)

@@ -8,7 +8,7 @@
  *
  * Every product knows two ways to the same bits.  sixteens(): a row to a lane, after a
  * transpose, for many tokens.  quads(): 128 columns of four rows at a time, each row's
- * columns along the lanes, then sums across them, for one or two tokens.  So that both add
+ * columns along the lanes, then sums across them, for up to four tokens.  So that both add
  * in the same order, group g of 32 columns goes into sum g % 4, and inside a group the
  * products of every eight columns are summed first, then (0 + 2) + (1 + 3) of those. */
 
@@ -17,7 +17,7 @@ enum {
     AVX512_AHEAD = 512,         /* bytes of prefetch ahead in each of the sixteen rows */
     AVX512_TOKENS = 64,         /* at most in one pass over the weights */
     AVX512_L2 = 384 << 10,      /* bytes of packed tokens that stay in L2 */
-    AVX512_SCALES = 32,         /* scale columns expanded at a time: a multiple of four */
+    AVX512_SCALES = 32,         /* scale columns expanded at a time */
 };
 
 /* Sixteen rows, or one row sixteen times. */
@@ -42,11 +42,10 @@ INLINE struct panel16 panel16_at(const struct matrix *m, int row, bool whole,
 }
 
 struct scales16 {
-    float scale[AVX512_SCALES + 4][16];
-    int32_t minus_zero[AVX512_SCALES + 4][16];  /* -zero point, in both halves of the lane */
+    float scale[AVX512_SCALES][16];
+    int32_t minus_zero[AVX512_SCALES][16];      /* -zero point, in both halves of the lane */
 };
 
-/* The last four entries, which groups past the last column read, are 0. */
 INLINE void scales16_expand(struct scales16 *s, const struct matrix *m, const struct panel16 *p,
                             size_t from, size_t to, enum wformat format, bool zero, bool half)
 {
@@ -59,9 +58,6 @@ INLINE void scales16_expand(struct scales16 *s, const struct matrix *m, const st
             zeros_expand(s->minus_zero[0] + 8 * h, 16, m, p->row + (p->whole ? 8 * (int)h : 0),
                          p->whole, from, to, 0);
     }
-    memset(s->scale[to - from], 0, sizeof(s->scale[0]) * 4);
-    if (zero)
-        memset(s->minus_zero[to - from], 0, sizeof(s->minus_zero[0]) * 4);
 }
 
 INLINE __m512i load_si512(const void *p)
@@ -124,28 +120,6 @@ INLINE __m512i spread4(const void *p)
     __m128i v = _mm_loadu_si128((const __m128i *)p);
 
     return _mm512_permutexvar_epi32(to, _mm512_castsi128_si512(v));
-}
-
-/* Lanes 4q to 4q + 3 of the table's rows `column[0]` to `column[3]`, one after the other. */
-INLINE __m512i quad_of(const void *table, const size_t column[4], size_t q)
-{
-    const uint8_t *p = (const uint8_t *)table + 16 * q;
-    __m256i low = pair(p + 64 * column[0], p + 64 * column[1]);
-    __m256i high = pair(p + 64 * column[2], p + 64 * column[3]);
-
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
-
-/* Where groups g to g + 3 find their scales, counted from scale column `from`; groups past
- * the last find the empty entries behind column `to`. */
-INLINE void quad_columns(size_t column[4], const struct panel16 *p, size_t g, size_t all,
-                         size_t from, size_t to)
-{
-    for (size_t j = 0; j < 4; j++) {
-        size_t c = p->groups == 1 ? g + j : (uint32_t)(g + j) / (uint32_t)p->groups;
-
-        column[j] = g + j < all ? c - from : to - from;
-    }
 }
 
 /* Of four vectors, one to a row, the sum of each 128-bit part: rows in its four lanes. */

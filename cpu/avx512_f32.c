@@ -100,7 +100,7 @@ INLINE __m512 step16(__m512 acc, const __m512i w[WEIGHTS], const struct token *x
 }
 
 INLINE __m512 step4(__m512 acc, const __m512i v[4], const struct token *x, __m512 scale,
-                    __m512i minus_zero, enum wformat format, bool zero)
+                    enum wformat format)
 {
     __m512 s[4], d;
 
@@ -113,9 +113,6 @@ INLINE __m512 step4(__m512 acc, const __m512i v[4], const struct token *x, __m51
             s[i] = _mm512_fmadd_ps(_mm512_castsi512_ps(w[p]), _mm512_loadu_ps(x->x[p]), s[i]);
     }
     d = sum_parts_f32(s);
-    if (zero)
-        d = _mm512_fmadd_ps(shift_of(minus_zero, format),
-                            _mm512_castsi512_ps(spread4(x->sum)), d);
     return _mm512_fmadd_ps(d, scale, acc);
 }
 

@@ -74,18 +74,17 @@ INLINE __m512 step16(__m512 acc, const __m512i w[WEIGHTS], const struct token *x
 }
 
 INLINE __m512 step4(__m512 acc, const __m512i v[4], const struct token *x, __m512 scale,
-                    __m512i minus_zero, enum wformat format, bool zero)
+                    enum wformat format)
 {
     __m512i even = load_si512(x->even), odd = load_si512(x->odd), s[4], d;
 
-    (void)zero;
     for (int i = 0; i < 4; i++) {
         __m512i high = low_nibbles(_mm512_srli_epi16(v[i], 4), format);
 
         s[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low_nibbles(v[i], format), even);
         s[i] = _mm512_dpbusd_epi32(s[i], high, odd);
     }
-    d = _mm512_madd_epi16(spread4(x->sum), minus_zero);
+    d = _mm512_madd_epi16(spread4(x->sum), _mm512_set1_epi16(MINUS_ZERO(format)));
     d = _mm512_add_epi32(sum_parts_i32(s), d);
     return add_scaled(acc, d, scale, _mm512_castsi512_ps(spread4(x->scale)));
 }
