@@ -162,7 +162,7 @@ fi
 # H18, J06: few open files, little stack, little memory.
 files() { (ulimit -n "$1"; shift; exec "$@"); }
 stack() { (ulimit -s "$1"; shift; exec "$@"); }
-refused 71 'Too many open files' 'H18 four open files' files 4 $load_nano
+refused 71 'Too many open files' 'H18 six open files' files 6 $load_nano
 if limited 'J06 256 KiB of stack'; then
     still 'J06 256 KiB of stack' stack 256
     more='--ram-experts 0' still 'J06 256 KiB of stack, reading' stack 256
