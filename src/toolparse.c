@@ -436,6 +436,9 @@ int toolparse_push(struct toolparse *t, const char *s, size_t n)
 
         if (!t->tags) {
             next = memchr(s + i, '<', n - i);
+            /* No tag has a second '<', so of a run only the last can begin one. */
+            while (next && next + 1 < s + n && next[1] == '<')
+                next++;
             plain(t, s + i, next ? (size_t)(next - s) - i : n - i);
             if (!next)
                 break;
