@@ -36,7 +36,7 @@ environment() { # name, pip's arguments...
     [ -e "$kept/$name/complete" ] && return
     if python3 -m venv "$kept/$name" >"$work/pip" 2>&1 &&
         within 150 "$kept/$name/bin/pip" install -q --disable-pip-version-check \
-            --only-binary :all: "$@" >>"$work/pip" 2>&1; then
+            --prefer-binary "$@" >>"$work/pip" 2>&1; then
         touch "$kept/$name/complete"
         return
     fi

@@ -38,8 +38,8 @@ if check(calls and r.stop_reason == 'tool_use', 'a call', r):
                                       'content': '/tmp/a:1:alpha'}]}])
     check(r.content, 'the result goes back', r)
 try:
-    client.messages.create(**{**ask, 'max_tokens': -1}, messages=plain)
+    client.messages.create(**{**ask, 'extra_body': {'temperature': -1}}, messages=plain)
     check(False, 'a refusal')
 except anthropic.BadRequestError as e:
-    check('max_tokens' in str(e), 'a refusal names its field', e)
+    check('temperature' in str(e), 'a refusal names its field', e)
 check.end()
