@@ -23,7 +23,8 @@ check 'files of at most 1000 lines' \
 check 'functions of at most 100 lines' \
     "$(awk 'FNR == 1 { at = 0 } /^{/ { at = FNR }
             /^}/ { if (at && FNR - at > 100) print FILENAME ":" at; at = 0 }' $code)"
-check 'lines of at most 100 columns' "$(grep -nE '^.{101}' $code)"
+# Columns, not bytes, whatever the locale.
+check 'lines of at most 100 columns' "$(LC_ALL=C.UTF-8 grep -nE '^.{101}' $code)"
 check 'the environment is read in one file' \
     "$(grep -ln 'getenv' $code | grep -v -e '^src/options.c' -e '^tests/')"
 check 'no #if inside a function' \
