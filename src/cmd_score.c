@@ -22,13 +22,14 @@ struct job {
     struct err *e;
 };
 
-/* The most likely id, the lowest where several are; and log(sum(exp(logits))).  -EDOM where
- * these are no numbers. */
+/* The most likely id, the lowest where several are; and log(sum(exp(logits))).  -EDOM, and NAN,
+ * where these are no numbers. */
 static int32_t row_argmax(const float *logits, int vocab, double *lse, struct err *e)
 {
     int32_t best = 0;
     double sum = 0;
 
+    *lse = NAN;
     for (int i = 0; i < vocab; i++)
         if (!isfinite(logits[i]))
             return fail(e, -EDOM, "the logit of token %d is not a finite number", i);
