@@ -1,0 +1,159 @@
+/* Routed experts.  In a decode step: two launches for all of them and the shared expert, blocks
+ * of absent experts leave at once.  For a batch: the host lists which token goes to which
+ * expert, rows are gathered, and each token sums its experts in ascending id. */
+#include "cuda/matvec.cuh"
+
+enum { GATE_WARPS = 8, DOWN_WARPS = 4 };
+
+struct step_experts {
+    const struct pair *pair;            /* [n][topk] */
+    struct ffn shared;                  /* gate.rows 0: none */
+    const bf16 *h;                      /* [n][hidden] */
+    bf16 *inner, *shared_inner;         /* [n][topk][expert inner], [n][shared inner] */
+    float *out, *shared_out;            /* [n][topk][hidden], [n][hidden] */
+    int n, topk, hidden, expert_inner;
+};
+
+
+/* gate and up of 16 inner rows: warps 0..3 split the columns of gate, 4..7 those of up. */
+template <int NT>
+__global__ static void __launch_bounds__(GATE_WARPS *WARP)
+    gate_up_kernel(const struct step_experts a)
+{
+    __shared__ float tile[GATE_WARPS * TILE_ROWS * 8 * NT];
+    int warp = threadIdx.x / WARP, half = GATE_WARPS / 2, row0 = blockIdx.x * TILE_ROWS;
+    int i = blockIdx.y, pairs = a.n * a.topk;
+    bool routed = i < pairs;
+    const struct ffn *f = routed ? &a.pair[i].ffn : &a.shared;
+    struct tokens v = { a.h, (size_t)a.hidden, a.n };
+    float acc[NT][4] = {};
+
+    if (routed && a.pair[i].slot < 0)
+        return;
+    if (row0 >= f->gate.rows)
+        return;
+    if (routed) {
+        v.x += (size_t)(i / a.topk) * a.hidden;
+        v.n = 1;
+    }
+    const struct matrix m = warp < half ? f->gate : f->up;
+
+    tile_share<NT>(acc, m, row0, v, warp % half, half);
+    tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
+    __syncthreads();
+    for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {
+        int row = row0 + j % TILE_ROWS, t = j / TILE_ROWS, at = j % TILE_ROWS * 8 * NT + t;
+        float g = tile_sum<NT>(tile, half, at);
+        float u = tile_sum<NT>(tile + half * TILE_ROWS * 8 * NT, half, at);
+        bf16 y = __bfloat16_as_ushort(__float2bfloat16_rn(g / (1 + expf(-g)) * u));
+
+        if (row >= m.rows)
+            continue;
+        if (routed)
+            a.inner[(size_t)i * a.expert_inner + row] = y;
+        else
+            a.shared_inner[(size_t)t * m.rows + row] = y;
+    }
+}
+
+template <int NT>
+__global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const struct step_experts a)
+{
+    __shared__ float tile[DOWN_WARPS * TILE_ROWS * 8 * NT];
+    int warp = threadIdx.x / WARP, row0 = blockIdx.x * TILE_ROWS, i = blockIdx.y;
+    bool routed = i < a.n * a.topk;
+    struct tokens v;
+    float acc[NT][4] = {};
+
+    if (routed && a.pair[i].slot < 0)
+        return;
+    const struct matrix m = routed ? a.pair[i].ffn.down : a.shared.down;
+
+    if (routed)
+        v = { a.inner + (size_t)i * a.expert_inner, (size_t)a.expert_inner, 1 };
+    else
+        v = { a.shared_inner, (size_t)m.cols, a.n };
+    tile_share<NT>(acc, m, row0, v, warp, DOWN_WARPS);
+    tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
+    __syncthreads();
+    for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {
+        int row = row0 + j % TILE_ROWS, t = j / TILE_ROWS;
+        float y = tile_sum<NT>(tile, DOWN_WARPS, j % TILE_ROWS * 8 * NT + t);
+
+        if (row >= m.rows)
+            continue;
+        if (routed)
+            a.out[(size_t)i * a.hidden + row] = y;
+        else
+            a.shared_out[(size_t)t * a.hidden + row] = y;
+    }
+}
+
+void queue_step_experts(struct gpu *g, int layer, int n)
+{
+    const struct shape *s = &g->shape;
+    int pairs = n * s->topk, shared = s->shared_inner > 0;
+    int inner = s->expert_inner > s->shared_inner ? s->expert_inner : s->shared_inner;
+    struct step_experts a = {
+        .pair = g->s.pair, .shared = g->layer[layer].ffn, .h = g->s.h, .inner = g->s.inner,
+        .shared_inner = g->s.inner + (size_t)pairs * s->expert_inner, .out = g->s.pair_out,
+        .shared_out = g->s.shared, .n = n, .topk = s->topk, .hidden = s->hidden,
+        .expert_inner = s->expert_inner,
+    };
+    dim3 up(ceil_div(inner, TILE_ROWS), pairs + shared);
+    dim3 down(ceil_div(s->hidden, TILE_ROWS), pairs + shared);
+
+    if (n <= 8) {
+        gate_up_kernel<1><<<up, GATE_WARPS * WARP, 0, g->stream>>>(a);
+        down_kernel<1><<<down, DOWN_WARPS * WARP, 0, g->stream>>>(a);
+    } else {
+        gate_up_kernel<2><<<up, GATE_WARPS * WARP, 0, g->stream>>>(a);
+        down_kernel<2><<<down, DOWN_WARPS * WARP, 0, g->stream>>>(a);
+    }
+    LAUNCHED(g);
+}
+
+/* gathered[p] = h[token of p]; hidden is a multiple of 32. */
+__global__ static void gather_kernel(bf16 *to, const bf16 *h, const int *token, int hidden)
+{
+    const uint4 *from = (const uint4 *)(h + (size_t)token[blockIdx.x] * hidden);
+    uint4 *row = (uint4 *)(to + (size_t)blockIdx.x * hidden);
+
+    for (int i = threadIdx.x; i < hidden / 8; i += blockDim.x)
+        row[i] = from[i];
+}
+
+/* routed[t] += weight * out over the pairs of token t, in the order of the experts. */
+__global__ static void sum_kernel(float *routed, const float *out, const int *of_token,
+                                  const float *weight, int topk, int hidden)
+{
+    int i = blockIdx.y * blockDim.x + threadIdx.x;
+    size_t at = (size_t)blockIdx.x * hidden + i;
+    float sum;
+
+    if (i >= hidden)
+        return;
+    sum = routed[at];
+    for (int k = 0; k < topk; k++) {
+        int p = of_token[(size_t)blockIdx.x * topk + k];
+
+        if (p >= 0)
+            sum += weight[p] * out[(size_t)p * hidden + i];
+    }
+    routed[at] = sum;
+}
+
+void queue_gather(struct gpu *g, int pairs)
+{
+    gather_kernel<<<pairs, 128, 0, g->stream>>>(g->s.gathered, g->s.h, g->s.pair_token,
+                                                g->shape.hidden);
+    LAUNCHED(g);
+}
+
+void queue_sum(struct gpu *g)
+{
+    sum_kernel<<<dim3(g->tokens, ceil_div(g->shape.hidden, 256)), 256, 0, g->stream>>>(
+        g->s.routed, g->s.pair_out, g->s.of_token, g->s.pair_weight, g->shape.topk,
+        g->shape.hidden);
+    LAUNCHED(g);
+}

@@ -1,0 +1,307 @@
+/* Sixteen rows of a weight matrix times up to 16 tokens on tensor cores, weights straight from
+ * memory in the checkpoint's layout.  A lane of the warp holds 16 bytes of two rows; since the
+ * order of columns inside a product is free, no byte is moved between lanes.  Each weight is
+ * dequantised and rounded to BF16 exactly as ref_row() does, then multiplied by BF16
+ * activations with float32 sums.
+ *
+ * Fragments of mma.m16n8k16: lane = 4 * r + t holds rows r and r + 8, and token r. */
+#ifndef LAGUNA_MATVEC_CUH
+#define LAGUNA_MATVEC_CUH
+
+#include "cuda/gpu_internal.cuh"
+
+#include <cuda_bf16.h>
+
+static __device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0,
+                                                uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ uint32_t bits_of(__nv_bfloat162 v)
+{
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+static __device__ __forceinline__ __nv_bfloat162 pair_of(uint32_t v)
+{
+    return *reinterpret_cast<__nv_bfloat162 *>(&v);
+}
+
+static __device__ __forceinline__ uint32_t twice(uint32_t half)
+{
+    return half | half << 16;
+}
+
+/* The two scales or offsets that a lane's 16 bytes of one row need. */
+struct dequant {
+    uint32_t scale, offset;     /* BF16 pairs; W_INT8: the bits of two floats */
+};
+
+/* Columns of 16 bytes in each of a row's four lanes, and how they become BF16 pairs:
+ * pair(i) of a lane's 16 bytes is multiplied by x_pair(i) of its activations. */
+template <enum wformat F> struct codec;
+
+static __device__ __forceinline__ uint32_t scale_at(const struct matrix &m, int row, int column)
+{
+    size_t i = (size_t)row * (m.cols / m.group) + column / m.group;
+
+    return __ldg((const uint16_t *)m.scale + i);
+}
+
+static __device__ __forceinline__ uint32_t zero_at(const struct matrix &m, int row, int column,
+                                                   int bits)
+{
+    int per_word = 32 / bits;
+    size_t i = (size_t)(row / per_word) * (m.cols / m.group) + column / m.group;
+
+    return __ldg((const uint32_t *)m.zero + i) >> row % per_word * bits & ((1u << bits) - 1);
+}
+
+/* Nibbles four apart make a pair, so that one mask takes two of them: 128 + n is the BF16
+ * 0x4300 | n, and subtracting 128 + zero is exact. */
+template <> struct codec<W_INT4> {
+    enum { COLUMNS = 32, STEPS = 8, X_WORDS = 16 };
+
+    static __device__ __forceinline__ struct dequant load(const struct matrix &m, int row, int k)
+    {
+        struct dequant d;
+
+        d.scale = twice(scale_at(m, row, k));
+        d.offset = twice(0x4300 | (m.zero ? zero_at(m, row, k, 4) : 8));
+        return d;
+    }
+
+    static __device__ __forceinline__ uint32_t pair(const uint32_t w[4], int i,
+                                                    const struct dequant &d)
+    {
+        uint32_t q = (w[i / 4] >> i % 4 * 4 & 0x000f000f) | 0x43004300;
+
+        return bits_of(__hmul2(__hsub2(pair_of(q), pair_of(d.offset)), pair_of(d.scale)));
+    }
+
+    static __device__ __forceinline__ uint32_t x_pair(const uint32_t *x, int i)
+    {
+        int w = i / 4 * 4 + i % 4 / 2;
+
+        return __byte_perm(x[w], x[w + 2], i % 2 ? 0x7632 : 0x5410);
+    }
+};
+
+/* The code's exponent and mantissa, moved to BF16's, are 2^126 too small; E8M0 byte b is
+ * 2^(b - 127), whose BF16 is b << 7 but for b = 0. */
+template <> struct codec<W_MXFP4> {
+    enum { COLUMNS = 32, STEPS = 8, X_WORDS = 16 };
+
+    static __device__ __forceinline__ struct dequant load(const struct matrix &m, int row, int k)
+    {
+        size_t i = (size_t)row * (m.cols / m.group) + k / m.group;
+        uint32_t b = __ldg((const uint8_t *)m.scale + i);
+        struct dequant d;
+
+        d.scale = twice(b ? b << 7 : 0x40);
+        d.offset = twice((126 + 127) << 7);
+        return d;
+    }
+
+    static __device__ __forceinline__ uint32_t pair(const uint32_t w[4], int i,
+                                                    const struct dequant &d)
+    {
+        uint32_t n = w[i / 4] >> i % 4 * 4;
+        uint32_t q = (n & 0x00080008) << 12 | (n & 0x00070007) << 6;
+
+        return bits_of(__hmul2(__hmul2(pair_of(q), pair_of(d.offset)), pair_of(d.scale)));
+    }
+
+    static __device__ __forceinline__ uint32_t x_pair(const uint32_t *x, int i)
+    {
+        return codec<W_INT4>::x_pair(x, i);
+    }
+};
+
+/* A byte under the exponent of 2^23 is the float 8388608 + byte. */
+template <> struct codec<W_INT8> {
+    enum { COLUMNS = 16, STEPS = 4, X_WORDS = 8 };
+
+    static __device__ __forceinline__ struct dequant load(const struct matrix &m, int row, int k)
+    {
+        struct dequant d;
+
+        d.scale = scale_at(m, row, k) << 16;
+        d.offset = 0x4b000000 | (m.zero ? zero_at(m, row, k, 8) : 128);
+        return d;
+    }
+
+    static __device__ __forceinline__ uint32_t pair(const uint32_t w[4], int i,
+                                                    const struct dequant &d)
+    {
+        int b = i % 2 * 2;
+        float scale = __uint_as_float(d.scale), offset = __uint_as_float(d.offset);
+        float lo = __uint_as_float(__byte_perm(w[i / 2], 0x4b000000, 0x7440 + b)) - offset;
+        float hi = __uint_as_float(__byte_perm(w[i / 2], 0x4b000000, 0x7441 + b)) - offset;
+
+        return bits_of(__floats2bfloat162_rn(lo * scale, hi * scale));
+    }
+
+    static __device__ __forceinline__ uint32_t x_pair(const uint32_t *x, int i)
+    {
+        return x[i];
+    }
+};
+
+template <> struct codec<W_BF16> {
+    enum { COLUMNS = 8, STEPS = 2, X_WORDS = 4 };
+
+    static __device__ __forceinline__ struct dequant load(const struct matrix &, int, int)
+    {
+        return dequant{};
+    }
+
+    static __device__ __forceinline__ uint32_t pair(const uint32_t w[4], int i,
+                                                    const struct dequant &)
+    {
+        return w[i];
+    }
+
+    static __device__ __forceinline__ uint32_t x_pair(const uint32_t *x, int i)
+    {
+        return x[i];
+    }
+};
+
+static __device__ __forceinline__ size_t row_bytes(enum wformat f, int cols)
+{
+    return f == W_BF16 ? (size_t)cols * 2 : f == W_INT8 ? (size_t)cols : (size_t)cols / 2;
+}
+
+/* What the 16 rows of a tile are multiplied by. */
+struct tokens {
+    const bf16 *x;              /* [n][stride] */
+    size_t stride;
+    int n;
+};
+
+/* acc += rows row0..row0 + 15 times 8 * NT tokens, over chunks from..to of 4 * COLUMNS. */
+template <enum wformat F, int NT>
+static __device__ __forceinline__ void tile_of(float acc[NT][4], const struct matrix &m, int row0,
+                                               const struct tokens &v, int from, int to)
+{
+    typedef codec<F> C;
+    enum { AHEAD = 3 };         /* loads in flight, 1 KiB each a warp */
+    int lane = threadIdx.x % WARP, r = lane / 4, t = lane % 4;
+    int top = min(row0 + r, m.rows - 1), bottom = min(row0 + r + 8, m.rows - 1);
+    const uint8_t *w0 = (const uint8_t *)m.weight + (size_t)top * row_bytes(F, m.cols);
+    const uint8_t *w1 = (const uint8_t *)m.weight + (size_t)bottom * row_bytes(F, m.cols);
+
+    for (int c = from; c < to; c += AHEAD) {
+        uint4 a[AHEAD], b[AHEAD];
+        struct dequant da[AHEAD], db[AHEAD];
+
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int k = ((c + u) * 4 + t) * C::COLUMNS;
+            bool in = c + u < to && k < m.cols;
+
+            a[u] = b[u] = make_uint4(0, 0, 0, 0);
+            da[u] = db[u] = dequant{};
+            if (in) {
+                a[u] = __ldcs((const uint4 *)(w0 + row_bytes(F, k)));
+                b[u] = __ldcs((const uint4 *)(w1 + row_bytes(F, k)));
+                da[u] = C::load(m, top, k);
+                db[u] = C::load(m, bottom, k);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int k = ((c + u) * 4 + t) * C::COLUMNS;
+            bool in = c + u < to && k < m.cols;
+            uint32_t x[NT][C::X_WORDS];
+
+            if (c + u >= to)
+                break;
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int i = 0; i < C::X_WORDS / 4; i++) {
+                    uint4 q = make_uint4(0, 0, 0, 0);
+
+                    if (in && j * 8 + r < v.n)
+                        q = *(const uint4 *)(v.x + (size_t)(j * 8 + r) * v.stride + k + i * 8);
+                    x[j][i * 4] = q.x;
+                    x[j][i * 4 + 1] = q.y;
+                    x[j][i * 4 + 2] = q.z;
+                    x[j][i * 4 + 3] = q.w;
+                }
+            const uint32_t wa[4] = { a[u].x, a[u].y, a[u].z, a[u].w };
+            const uint32_t wb[4] = { b[u].x, b[u].y, b[u].z, b[u].w };
+#pragma unroll
+            for (int s = 0; s < C::STEPS; s++) {
+                uint32_t f[4] = { C::pair(wa, 2 * s, da[u]), C::pair(wb, 2 * s, db[u]),
+                                  C::pair(wa, 2 * s + 1, da[u]), C::pair(wb, 2 * s + 1, db[u]) };
+
+#pragma unroll
+                for (int j = 0; j < NT; j++)
+                    mma_bf16(acc[j], f, C::x_pair(x[j], 2 * s), C::x_pair(x[j], 2 * s + 1));
+            }
+        }
+    }
+}
+
+template <enum wformat F, int NT>
+static __device__ __forceinline__ void share_of(float acc[NT][4], const struct matrix &m, int row0,
+                                                const struct tokens &v, int warp, int warps)
+{
+    int chunks = (m.cols + 4 * codec<F>::COLUMNS - 1) / (4 * codec<F>::COLUMNS);
+
+    tile_of<F, NT>(acc, m, row0, v, chunks * warp / warps, chunks * (warp + 1) / warps);
+}
+
+/* One warp's share of the columns of a tile, whatever the format. */
+template <int NT>
+static __device__ __forceinline__ void tile_share(float acc[NT][4], const struct matrix &m,
+                                                  int row0, const struct tokens &v, int warp,
+                                                  int warps)
+{
+    switch (m.format) {
+    case W_BF16:
+        share_of<W_BF16, NT>(acc, m, row0, v, warp, warps);
+        break;
+    case W_INT8:
+        share_of<W_INT8, NT>(acc, m, row0, v, warp, warps);
+        break;
+    case W_INT4:
+        share_of<W_INT4, NT>(acc, m, row0, v, warp, warps);
+        break;
+    default:
+        share_of<W_MXFP4, NT>(acc, m, row0, v, warp, warps);
+        break;
+    }
+}
+
+/* A warp's tile into shared memory: [16 rows][8 * NT tokens]. */
+template <int NT>
+static __device__ __forceinline__ void tile_store(float *to, const float acc[NT][4])
+{
+    int lane = threadIdx.x % WARP, r = lane / 4, t = lane % 4;
+
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            to[(r + i / 2 * 8) * 8 * NT + j * 8 + 2 * t + i % 2] = acc[j][i];
+}
+
+/* The sum over `warps` tiles of element i, always in the same order. */
+template <int NT> static __device__ __forceinline__ float tile_sum(const float *tile, int warps, int i)
+{
+    float sum = 0;
+
+    for (int w = 0; w < warps; w++)
+        sum += tile[w * TILE_ROWS * 8 * NT + i];
+    return sum;
+}
+
+#endif

@@ -1,0 +1,302 @@
+/* The router: float32 logits, selection and weights of laguna.md 2.6, and in a decode step the
+ * hand-over of the absent experts' work to the CPU.
+ *
+ * For few tokens a warp makes one logit, the block that ends last for a token selects, and the
+ * last of these posts: one launch for all of it. */
+#include "cuda/gpu_internal.cuh"
+#include "cuda/ticket.cuh"
+
+enum { ROUTER_THREADS = 128, ROUTER_ROWS = ROUTER_THREADS / WARP, TILE = 64, TILE_K = 16 };
+
+struct router {
+    const float *h;                     /* [n][hidden] */
+    const bf16 *w;                      /* [experts][hidden] */
+    const float *bias;                  /* [experts] */
+    float *logits;                      /* [n][experts] */
+    uint16_t *id;                       /* [n][topk] */
+    float *weight;                      /* [n][topk] */
+    struct mailbox *box;
+    int n, hidden, experts, topk, layer;
+    float softcap;
+    bool norm_topk, sqrtsoftplus;
+};
+
+/* What a decode step adds. */
+struct posting {
+    const int *seat;                    /* [experts] of the layer */
+    const struct ffn *ffn;              /* [experts] */
+    struct pair *pair;                  /* [n][topk] */
+    uint16_t *step_id, *share_id, *share_token;
+    float *step_weight, *share_weight, *share_h;
+    uint32_t *epoch;                    /* last sequence; [1]: awaited */
+    unsigned *ticket;                   /* [n] of tokens, then one of the step */
+};
+
+static __device__ float score_of(const struct router &r, float logit)
+{
+    if (r.softcap > 0)
+        logit = r.softcap * tanhf(logit / r.softcap);
+    if (r.sqrtsoftplus)
+        return sqrtf(logit > 20 ? logit : log1pf(expf(logit)));
+    return 1 / (1 + expf(-logit));
+}
+
+/* One row of the selection in shared memory. */
+struct selection {
+    float select[MAX_EXPERTS], score[MAX_EXPERTS];
+    int best[MAX_TOPK];                 /* ids by rank */
+    int id[MAX_TOPK];                   /* ascending */
+    float sum;
+};
+
+/* How many experts come before x: a better one, or an equal one of lower id. */
+static __device__ int rank_of(const struct selection &s, int x, int experts)
+{
+    float mine = s.select[x];
+    int rank = 0;
+
+    for (int j = 0; j < experts; j += 4) {
+        float4 v = *(const float4 *)(s.select + j);
+
+        rank += v.x > mine || (v.x == mine && j < x);
+        rank += v.y > mine || (v.y == mine && j + 1 < x);
+        rank += v.z > mine || (v.z == mine && j + 2 < x);
+        rank += v.w > mine || (v.w == mine && j + 3 < x);
+    }
+    return rank;
+}
+
+/* The whole block selects for token t.  Where a score is not finite, topk distinct experts
+ * come out all the same, and the mailbox names the layer. */
+static __device__ void select_experts(struct selection &s, const struct router &r, int t)
+{
+    const float *logits = r.logits + (size_t)t * r.experts;
+
+    for (int x = threadIdx.x; x < MAX_EXPERTS; x += blockDim.x) {
+        float sel = -INFINITY;
+
+        if (x < r.experts) {
+            s.score[x] = score_of(r, __ldcg(logits + x));
+            sel = s.score[x] + r.bias[x];
+            if (!isfinite(sel)) {
+                sel = -INFINITY;
+                if (!*(volatile int *)&r.box->bad_layer)
+                    *(volatile int *)&r.box->bad_layer = r.layer + 1;
+            }
+        }
+        s.select[x] = sel;
+    }
+    __syncthreads();
+    for (int x = threadIdx.x; x < r.experts; x += blockDim.x) {
+        int rank = rank_of(s, x, r.experts);
+
+        if (rank < r.topk)
+            s.best[rank] = x;
+    }
+    __syncthreads();
+    if ((int)threadIdx.x < r.topk) {
+        int mine = s.best[threadIdx.x], at = 0;
+
+        for (int k = 0; k < r.topk; k++)
+            at += s.best[k] < mine;
+        s.id[at] = mine;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        s.sum = 0;
+        for (int k = 0; k < r.topk; k++)
+            s.sum += s.score[s.id[k]];
+    }
+    __syncthreads();
+    if ((int)threadIdx.x < r.topk) {
+        float w = s.score[s.id[threadIdx.x]];
+
+        r.id[(size_t)t * r.topk + threadIdx.x] = (uint16_t)s.id[threadIdx.x];
+        r.weight[(size_t)t * r.topk + threadIdx.x] = r.norm_topk ? w / s.sum : w;
+    }
+    __syncthreads();
+}
+
+static __device__ void resolve_pairs(const struct router &r, const struct posting &p, int t)
+{
+    int k = threadIdx.x;
+    size_t i = (size_t)t * r.topk + k;
+
+    if (k >= r.topk)
+        return;
+    int id = r.id[i], slot = p.seat[id];
+
+    p.pair[i].weight = r.weight[i];
+    p.pair[i].slot = slot;
+    if (slot >= 0)
+        p.pair[i].ffn = p.ffn[id];
+    p.step_id[i] = (uint16_t)id;
+    p.step_weight[i] = r.weight[i];
+}
+
+/* All tokens are resolved: list the absent pairs for the CPU and raise the flag. */
+static __device__ void post_share(const struct router &r, const struct posting &p)
+{
+    __shared__ int slot[GPU_STEP_TOKENS * MAX_TOPK], absent;
+    int pairs = r.n * r.topk;
+
+    if (threadIdx.x == 0)
+        absent = 0;
+    for (int i = threadIdx.x; i < pairs; i += blockDim.x)
+        slot[i] = __ldcg(&p.pair[i].slot);
+    __syncthreads();
+    for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
+        int at = 0;
+
+        if (slot[i] >= 0)
+            continue;
+        for (int j = 0; j < i; j++)
+            at += slot[j] < 0;
+        p.share_id[at] = __ldcg(r.id + i);
+        p.share_token[at] = (uint16_t)(i / r.topk);
+        p.share_weight[at] = __ldcg(r.weight + i);
+        atomicAdd(&absent, 1);
+    }
+    __syncthreads();
+    if (absent)
+        for (int i = threadIdx.x; i < r.n * r.hidden / 4; i += blockDim.x)
+            ((float4 *)p.share_h)[i] = ((const float4 *)r.h)[i];
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    p.epoch[1] = 0;
+    if (absent) {
+        uint32_t next = p.epoch[0] + 1;
+
+        p.epoch[0] = p.epoch[1] = next;
+        r.box->layer = r.layer;
+        r.box->pairs = absent;
+        __threadfence_system();
+        asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&r.box->post), "r"(next)
+                     : "memory");
+    }
+}
+
+static __device__ float dot(const float *x, const bf16 *w, int n)
+{
+    int lane = threadIdx.x % WARP;
+    float sum = 0;
+
+    for (int i = lane * 8; i < n; i += WARP * 8) {
+        uint4 q = __ldg((const uint4 *)(w + i));
+        float4 a = *(const float4 *)(x + i), b = *(const float4 *)(x + i + 4);
+
+        sum += a.x * __uint_as_float(q.x << 16) + a.y * __uint_as_float(q.x & 0xffff0000);
+        sum += a.z * __uint_as_float(q.y << 16) + a.w * __uint_as_float(q.y & 0xffff0000);
+        sum += b.x * __uint_as_float(q.z << 16) + b.y * __uint_as_float(q.z & 0xffff0000);
+        sum += b.z * __uint_as_float(q.w << 16) + b.w * __uint_as_float(q.w & 0xffff0000);
+    }
+    for (int o = WARP / 2; o; o /= 2)
+        sum += __shfl_xor_sync(~0u, sum, o);
+    return sum;
+}
+
+/* Few tokens: grid (experts / ROUTER_ROWS, n). */
+__global__ static void __launch_bounds__(ROUTER_THREADS)
+    router_kernel(const struct router r, const struct posting p)
+{
+    __shared__ struct selection s;
+    int x = blockIdx.x * ROUTER_ROWS + threadIdx.x / WARP, t = blockIdx.y;
+
+    if (x < r.experts) {
+        float v = dot(r.h + (size_t)t * r.hidden, r.w + (size_t)x * r.hidden, r.hidden);
+
+        if (threadIdx.x % WARP == 0)
+            r.logits[(size_t)t * r.experts + x] = v;
+    }
+    if (!last_block(p.ticket + t, gridDim.x))
+        return;
+    select_experts(s, r, t);
+    if (!p.pair)
+        return;
+    resolve_pairs(r, p, t);
+    if (last_block(p.ticket + GPU_STEP_TOKENS, r.n))
+        post_share(r, p);
+}
+
+/* Many tokens: logits in tiles of 64 tokens and 64 experts, 16 of them a thread. */
+__global__ static void __launch_bounds__(256) logits_kernel(const struct router r)
+{
+    __shared__ float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4];
+    int t0 = blockIdx.x * TILE, x0 = blockIdx.y * TILE;
+    int ty = threadIdx.x / 16 * 4, tx = threadIdx.x % 16 * 4;
+    float acc[4][4] = {};
+
+    for (int k0 = 0; k0 < r.hidden; k0 += TILE_K) {
+        for (int i = threadIdx.x; i < TILE * TILE_K; i += 256) {
+            int row = i / TILE_K, k = i % TILE_K;
+            bool token = t0 + row < r.n, expert = x0 + row < r.experts;
+
+            a[k][row] = token ? r.h[(size_t)(t0 + row) * r.hidden + k0 + k] : 0;
+            b[k][row] = expert ? __uint_as_float(
+                (uint32_t)r.w[(size_t)(x0 + row) * r.hidden + k0 + k] << 16) : 0;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < TILE_K; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    acc[i][j] += a[k][ty + i] * b[k][tx + j];
+        __syncthreads();
+    }
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++)
+            if (t0 + ty + i < r.n && x0 + tx + j < r.experts)
+                r.logits[(size_t)(t0 + ty + i) * r.experts + x0 + tx + j] = acc[i][j];
+}
+
+__global__ static void __launch_bounds__(ROUTER_THREADS) select_kernel(const struct router r)
+{
+    __shared__ struct selection s;
+
+    select_experts(s, r, blockIdx.x);
+}
+
+static struct posting posting_of(struct gpu *g, int layer)
+{
+    size_t at = (size_t)layer * g->shape.experts;
+    size_t step = (size_t)layer * GPU_STEP_TOKENS * g->shape.topk;
+    struct posting p = {
+        .seat = g->seat + at, .ffn = g->ffn_seat + at, .pair = g->s.pair,
+        .step_id = g->step_id_dev + step, .share_id = g->share_id_dev,
+        .share_token = g->share_token_dev, .step_weight = g->step_weight_dev + step,
+        .share_weight = g->share_weight_dev, .share_h = g->share_h_dev, .epoch = g->epoch,
+    };
+
+    return p;
+}
+
+void queue_router(struct gpu *g, int layer, int n, bool step)
+{
+    const struct shape *s = &g->shape;
+    const struct layer_weights *w = &g->layer[layer];
+    struct router r = {
+        .h = g->s.h32, .w = (const bf16 *)w->router.weight, .bias = w->router_bias,
+        .logits = g->s.router, .id = g->s.route_id, .weight = g->s.route_weight,
+        .box = g->box_dev, .n = n, .hidden = s->hidden, .experts = s->experts, .topk = s->topk,
+        .layer = layer, .softcap = s->router_softcap, .norm_topk = s->norm_topk,
+        .sqrtsoftplus = s->sqrtsoftplus,
+    };
+    struct posting p = {};
+
+    if (step)
+        p = posting_of(g, layer);
+    p.ticket = g->s.ticket + ATTEND_TICKETS;
+    if (n <= GPU_STEP_TOKENS) {
+        router_kernel<<<dim3(ceil_div(s->experts, ROUTER_ROWS), n), ROUTER_THREADS, 0,
+                        g->stream>>>(r, p);
+    } else {
+        logits_kernel<<<dim3(ceil_div(n, TILE), ceil_div(s->experts, TILE)), 256, 0,
+                        g->stream>>>(r);
+        select_kernel<<<n, ROUTER_THREADS, 0, g->stream>>>(r);
+    }
+    LAUNCHED(g);
+}

@@ -1,0 +1,320 @@
+/* The stages of a batch, one call each: what gpu.h promises, made of the kernels' queues. */
+#include "cuda/gpu_internal.cuh"
+
+#include <assert.h>
+#include <errno.h>
+
+void gpu_embed(struct gpu *g, const struct batch *b)
+{
+    size_t bytes = b->tokens * sizeof(int);
+    uint8_t *from = gpu_staging(g);
+
+    assert(b->tokens > 0 && b->tokens <= g->c.batch && b->pos + b->tokens <= g->c.context);
+    g->tokens = b->tokens;
+    g->pos = b->pos;
+    memcpy(from, b->token, bytes);
+    TRY(g, cudaMemcpyAsync(g->s.tokens, from, bytes, cudaMemcpyHostToDevice, g->stream));
+    TRY(g, cudaEventRecord(g->staged, g->stream));
+    queue_embed(g, b->tokens, g->s.tokens, NULL, b->pos);
+    if (g->written < b->pos + b->tokens)
+        g->written = b->pos + b->tokens;
+}
+
+/* delta = o(gate * attention(h)); pos NULL: the batch's. */
+void queue_attention(struct gpu *g, int layer, int n, const int *pos)
+{
+    const struct layer_weights *w = &g->layer[layer];
+    size_t heads = w->o.cols, hidden = g->shape.hidden;
+    struct product in = { g->s.h, hidden, n, 3,
+                          { { w->q, g->s.q, heads },
+                            { w->k, g->s.k, (size_t)w->k.rows },
+                            { w->v, g->s.v, (size_t)w->v.rows },
+                            { w->g, g->s.g, (size_t)w->g.rows } } };
+    struct product out = { g->s.o, heads, n, 1, { { w->o, g->s.delta, hidden } } };
+
+    in.parts += w->g.rows > 0;
+    queue_products(g, &in);
+    queue_prepare(g, layer, n, pos, g->pos);
+    queue_attend(g, layer, n, pos, g->pos);
+    queue_products(g, &out);
+}
+
+void gpu_attention(struct gpu *g, int layer)
+{
+    struct addition add = {};
+
+    queue_norm(g, 0, g->tokens, NULL, g->layer[layer].attn_norm);
+    queue_attention(g, layer, g->tokens, NULL);
+    add.delta = g->s.delta;
+    queue_norm(g, 0, g->tokens, &add, NULL);
+}
+
+/* out = down(silu(gate(h)) * up(h)) */
+void queue_ffn(struct gpu *g, const struct ffn *f, int n, float *out)
+{
+    size_t inner = f->gate.rows, hidden = g->shape.hidden;
+    struct product in = { g->s.h, hidden, n, 2,
+                          { { f->gate, g->s.gate, inner }, { f->up, g->s.up, inner } } };
+    struct product down = { g->s.inner, inner, n, 1, { { f->down, out, hidden } } };
+
+    queue_products(g, &in);
+    queue_silu(g, n * inner);
+    queue_products(g, &down);
+}
+
+void gpu_dense(struct gpu *g, int layer)
+{
+    struct addition add = {};
+
+    queue_norm(g, 0, g->tokens, NULL, g->layer[layer].ffn_norm);
+    queue_ffn(g, &g->layer[layer].ffn, g->tokens, g->s.delta);
+    add.delta = g->s.delta;
+    queue_norm(g, 0, g->tokens, &add, NULL);
+}
+
+int gpu_route(struct gpu *g, int layer, struct route *out, struct err *e)
+{
+    size_t n = (size_t)g->tokens * g->shape.topk;
+    size_t hidden = (size_t)g->tokens * g->shape.hidden * sizeof(float);
+    int rc;
+
+    g->box->bad_layer = 0;
+    g->routed_layer = layer;
+    queue_norm(g, 0, g->tokens, NULL, g->layer[layer].ffn_norm);
+    queue_router(g, layer, g->tokens, false);
+    TRY(g, cudaMemcpyAsync(g->route_id, g->s.route_id, n * sizeof(*g->route_id),
+                           cudaMemcpyDeviceToHost, g->stream));
+    TRY(g, cudaMemcpyAsync(g->route_weight, g->s.route_weight, n * sizeof(*g->route_weight),
+                           cudaMemcpyDeviceToHost, g->stream));
+    TRY(g, cudaEventRecord(g->end, g->stream));
+    TRY(g, cudaMemsetAsync(g->s.routed, 0, hidden, g->stream));
+    if (g->layer[layer].ffn.gate.rows)
+        queue_ffn(g, &g->layer[layer].ffn, g->tokens, g->s.shared);
+    else
+        TRY(g, cudaMemsetAsync(g->s.shared, 0, hidden, g->stream));
+    TRY(g, cudaEventSynchronize(g->end));
+    rc = gpu_check(g, e);
+    if (rc)
+        return rc;
+    if (g->box->bad_layer)
+        return fail(e, -EDOM, "layer %d: the router's scores are not finite (position %d)", layer,
+                    g->pos);
+    *out = (struct route){ g->tokens, g->shape.topk, g->route_id, g->route_weight };
+    return 0;
+}
+
+/* A run of experts whose tokens fit the scratch, as the kernels want them. */
+struct wave {
+    int *token;                         /* [pairs] */
+    float *weight;                      /* [pairs] */
+    int *of_token;                      /* [tokens][topk] */
+    int first[MAX_EXPERTS + 1];         /* [experts + 1]: pairs of expert i start here */
+    int experts, pairs;
+};
+
+/* Lay out the longest run of ids that fits; at least one does, since pairs >= batch. */
+static void fill_wave(struct gpu *g, struct wave *w, const uint16_t *id, int n)
+{
+    int topk = g->shape.topk, all = g->tokens * topk, count[MAX_EXPERTS] = { 0 };
+    int of_id[MAX_EXPERTS], at[MAX_EXPERTS];
+
+    w->token = (int *)gpu_staging(g);
+    w->weight = (float *)(w->token + g->pairs);
+    w->of_token = (int *)(w->weight + g->pairs);
+    w->experts = w->pairs = 0;
+    for (int i = 0; i < all; i++)
+        count[g->route_id[i]]++;
+    for (int x = 0; x < g->shape.experts; x++)
+        of_id[x] = -1;
+    while (w->experts < n && w->pairs + count[id[w->experts]] <= g->pairs) {
+        of_id[id[w->experts]] = w->experts;
+        at[w->experts] = w->first[w->experts] = w->pairs;
+        w->pairs += count[id[w->experts++]];
+    }
+    w->first[w->experts] = w->pairs;
+    for (int i = 0; i < all; i++) {
+        int x = of_id[g->route_id[i]];
+
+        w->of_token[i] = x < 0 ? -1 : at[x];
+        if (x < 0)
+            continue;
+        w->token[at[x]] = i / topk;
+        w->weight[at[x]++] = g->route_weight[i];
+    }
+}
+
+static void upload_wave(struct gpu *g, const struct wave *w)
+{
+    size_t n = w->pairs * sizeof(int), all = (size_t)g->tokens * g->shape.topk * sizeof(int);
+
+    TRY(g, cudaMemcpyAsync(g->s.pair_token, w->token, n, cudaMemcpyHostToDevice, g->stream));
+    TRY(g, cudaMemcpyAsync(g->s.pair_weight, w->weight, n, cudaMemcpyHostToDevice, g->stream));
+    TRY(g, cudaMemcpyAsync(g->s.of_token, w->of_token, all, cudaMemcpyHostToDevice, g->stream));
+    TRY(g, cudaEventRecord(g->staged, g->stream));
+}
+
+static void run_wave(struct gpu *g, const struct wave *w, const uint16_t *id)
+{
+    size_t hidden = g->shape.hidden, inner = g->shape.expert_inner;
+
+    if (!w->pairs)
+        return;
+    upload_wave(g, w);
+    queue_gather(g, w->pairs);
+    for (int i = 0; i < w->experts; i++) {
+        const struct ffn *f = &g->slot_ffn[gpu_seat_of(g, g->routed_layer, id[i])];
+        size_t at = w->first[i];
+        struct product p = { g->s.gathered + at * hidden, hidden, w->first[i + 1] - w->first[i], 2,
+                             { { f->gate, g->s.gate + at * inner, inner },
+                               { f->up, g->s.up + at * inner, inner } } };
+
+        if (p.n)
+            queue_products(g, &p);
+    }
+    queue_silu(g, w->pairs * inner);
+    for (int i = 0; i < w->experts; i++) {
+        const struct ffn *f = &g->slot_ffn[gpu_seat_of(g, g->routed_layer, id[i])];
+        size_t at = w->first[i];
+        struct product p = { g->s.inner + at * inner, inner, w->first[i + 1] - w->first[i], 1,
+                             { { f->down, g->s.pair_out + at * hidden, hidden } } };
+
+        if (p.n)
+            queue_products(g, &p);
+    }
+    queue_sum(g);
+}
+
+void gpu_experts(struct gpu *g, const uint16_t *id, int n)
+{
+    struct wave w;
+
+    for (int first = 0; first < n; first += w.experts) {
+        fill_wave(g, &w, id + first, n - first);
+        run_wave(g, &w, id + first);
+    }
+}
+
+void gpu_add(struct gpu *g, const float *partial)
+{
+    size_t n = (size_t)g->tokens * g->shape.hidden * sizeof(float);
+    uint8_t *from = gpu_staging(g);
+
+    /* The sum goes through delta, which no stage needs between its own kernels. */
+    memcpy(from, partial, n);
+    TRY(g, cudaMemcpyAsync(g->s.delta, from, n, cudaMemcpyHostToDevice, g->stream));
+    TRY(g, cudaEventRecord(g->staged, g->stream));
+    queue_accumulate(g, g->s.routed, g->s.delta, (size_t)g->tokens * g->shape.hidden);
+}
+
+void gpu_combine(struct gpu *g)
+{
+    struct addition add = {};
+
+    add.routed = g->s.routed;
+    add.scale = g->shape.route_scale;
+    add.shared = g->s.shared;
+    queue_norm(g, 0, g->tokens, &add, NULL);
+}
+
+void gpu_logits(struct gpu *g, int from, int n)
+{
+    assert(n > 0 && n <= GPU_STEP_TOKENS && from >= 0 && from + n <= g->tokens);
+    queue_norm(g, from, n, NULL, g->final_norm);
+    queue_head(g, n, false);
+}
+
+static int read_floats(struct gpu *g, float *to, const float *from, size_t n, struct err *e)
+{
+    TRY(g, cudaMemcpyAsync(to, from, n * sizeof(float), cudaMemcpyDeviceToHost, g->stream));
+    TRY(g, cudaStreamSynchronize(g->stream));
+    return gpu_check(g, e);
+}
+
+int gpu_read_hidden(struct gpu *g, float *x, struct err *e)
+{
+    return read_floats(g, x, g->s.x, (size_t)g->tokens * g->shape.hidden, e);
+}
+
+int gpu_read_normed(struct gpu *g, float *h, struct err *e)
+{
+    return read_floats(g, h, g->s.h32, (size_t)g->tokens * g->shape.hidden, e);
+}
+
+int gpu_write_hidden(struct gpu *g, const float *x, struct err *e)
+{
+    size_t n = (size_t)g->tokens * g->shape.hidden * sizeof(float);
+
+    TRY(g, cudaMemcpyAsync(g->s.x, x, n, cudaMemcpyHostToDevice, g->stream));
+    TRY(g, cudaStreamSynchronize(g->stream));
+    return gpu_check(g, e);
+}
+
+int gpu_read_logits(struct gpu *g, int row, int n, float *logits, struct err *e)
+{
+    size_t vocab = g->shape.vocab;
+    int rc = read_floats(g, logits, g->s.logits + row * vocab, n * vocab, e);
+
+    if (!rc && g->box->bad_logits) {
+        g->box->bad_logits = 0;
+        return fail(e, -EDOM, "a logit is not a finite number");
+    }
+    return rc;
+}
+
+int32_t gpu_argmax(const struct gpu *g, int row)
+{
+    return g->box->argmax[row];
+}
+
+int gpu_sample(struct gpu *g, const struct gpu_choice *c, int32_t *id, struct err *e)
+{
+    int rc;
+
+    assert(c->top_k > 0 && c->top_k <= GPU_TOP && c->temperature > 0);
+    queue_choice(g, c);
+    TRY(g, cudaStreamSynchronize(g->stream));
+    rc = gpu_check(g, e);
+    if (!rc)
+        *id = g->box->choice;
+    return rc;
+}
+
+int gpu_rewind(struct gpu *g, int n)
+{
+    int oldest = n - g->shape.window + 1;       /* the first key that position n sees */
+
+    if (n < 0)
+        return -ERANGE;
+    for (int i = 0; n && i < g->shape.layers; i++)
+        if (!g->shape.layer[i].full && oldest > 0 && g->written - oldest > g->kv[i].rows)
+            return -ERANGE;
+    if (!n)
+        g->written = 0;
+    return 0;
+}
+
+int gpu_product(struct gpu *g, const struct matrix *m, const float *x, int n, float *y)
+{
+    size_t xs = (size_t)n * m->cols, ys = (size_t)n * m->rows;
+    size_t bytes = gpu_matrix_bytes(m);
+    uint8_t *at = NULL;
+    struct matrix d = *m;
+    struct product p = { NULL, (size_t)m->cols, n, 1, { { d, NULL, (size_t)m->rows } } };
+    struct err e;
+
+    /* Not on the way of tokens, so this may allocate. */
+    TRY(g, cudaMalloc((void **)&at, bytes + align_up(xs * 4, GPU_PART_ALIGN) * 2 + ys * 4));
+    if (g->fault != cudaSuccess)
+        return gpu_check(g, &e);
+    p.part[0].m = gpu_place_matrix(g, at, m);
+    at += bytes;
+    TRY(g, cudaMemcpyAsync(at, x, xs * 4, cudaMemcpyHostToDevice, g->stream));
+    p.x = (const bf16 *)(at + align_up(xs * 4, GPU_PART_ALIGN));
+    queue_round(g, (bf16 *)p.x, (const float *)at, xs);
+    p.part[0].y = (float *)(at + 2 * align_up(xs * 4, GPU_PART_ALIGN));
+    queue_products(g, &p);
+    TRY(g, cudaMemcpyAsync(y, p.part[0].y, ys * 4, cudaMemcpyDeviceToHost, g->stream));
+    TRY(g, cudaStreamSynchronize(g->stream));
+    TRY(g, cudaFree(at - bytes));
+    return gpu_check(g, &e);
+}

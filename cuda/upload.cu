@@ -1,0 +1,234 @@
+/* Weights and experts on their way into VRAM, and the table of who sits where. */
+#include "cuda/gpu_internal.cuh"
+
+#include <errno.h>
+
+/* The three parts of a matrix in bytes; 0: it has none. */
+struct part_bytes {
+    size_t weight, scale, zero;
+};
+
+static struct part_bytes parts_of(const struct matrix *m)
+{
+    static const int bits[W_FORMATS] = { 16, 8, 4, 4 };
+    struct part_bytes b = { 0, 0, 0 };
+    size_t groups;
+
+    if (!m->rows)
+        return b;
+    b.weight = mul_sat(m->rows, (size_t)m->cols * bits[m->format] / 8);
+    if (m->format == W_BF16)
+        return b;
+    groups = m->cols / m->group;
+    b.scale = mul_sat(m->rows, groups * (m->format == W_MXFP4 ? 1 : sizeof(bf16)));
+    if (m->zero)
+        b.zero = mul_sat(((size_t)m->rows * bits[m->format] + 31) / 32, groups * 4);
+    return b;
+}
+
+size_t gpu_matrix_bytes(const struct matrix *m)
+{
+    struct part_bytes b = parts_of(m);
+
+    return align_up(b.weight, GPU_PART_ALIGN) + align_up(b.scale, GPU_PART_ALIGN) +
+           align_up(b.zero, GPU_PART_ALIGN);
+}
+
+size_t gpu_ffn_bytes(const struct ffn *f)
+{
+    return gpu_matrix_bytes(&f->gate) + gpu_matrix_bytes(&f->up) + gpu_matrix_bytes(&f->down);
+}
+
+size_t gpu_layer_bytes(const struct layer_weights *w)
+{
+    size_t cols = w->q.cols;
+    size_t floats = 2 * cols + 2 * MAX_HEAD_DIM + w->router.rows;
+
+    return gpu_matrix_bytes(&w->q) + gpu_matrix_bytes(&w->k) + gpu_matrix_bytes(&w->v) +
+           gpu_matrix_bytes(&w->g) + gpu_matrix_bytes(&w->o) + gpu_ffn_bytes(&w->ffn) +
+           gpu_matrix_bytes(&w->router) + floats * sizeof(float) + 5 * GPU_PART_ALIGN;
+}
+
+/* Where copies go: memory from `at` on, by way of the copy stream. */
+struct target {
+    struct gpu *g;
+    uint8_t *at, *end;
+    bool full;                          /* something did not fit */
+};
+
+static void *put(struct target *t, const void *from, size_t n)
+{
+    void *to = t->at;
+
+    if (!n)
+        return NULL;
+    if (align_up(n, GPU_PART_ALIGN) > (size_t)(t->end - t->at)) {
+        t->full = true;
+        return NULL;
+    }
+    TRY(t->g, cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, t->g->copy));
+    t->at += align_up(n, GPU_PART_ALIGN);
+    return to;
+}
+
+static void put_matrix(struct target *t, struct matrix *to, const struct matrix *m)
+{
+    struct part_bytes b = parts_of(m);
+
+    *to = *m;
+    to->weight = put(t, m->weight, b.weight);
+    to->scale = put(t, m->scale, b.scale);
+    to->zero = put(t, m->zero, b.zero);
+}
+
+static void put_ffn(struct target *t, struct ffn *to, const struct ffn *f)
+{
+    put_matrix(t, &to->gate, &f->gate);
+    put_matrix(t, &to->up, &f->up);
+    put_matrix(t, &to->down, &f->down);
+}
+
+static struct target dense_target(struct gpu *g)
+{
+    struct target t = { g, g->arena + g->dense_at, g->arena + g->dense_end, false };
+
+    return t;
+}
+
+static int finish(struct target *t, const char *what, struct err *e)
+{
+    struct gpu *g = t->g;
+
+    TRY(g, cudaStreamSynchronize(g->copy));
+    if (t->full)
+        return fail(e, -ENOMEM, "%s: no room in the %zu MB that were planned for dense weights",
+                    what, g->c.dense_bytes >> 20);
+    g->dense_at = t->at - g->arena;
+    return gpu_check(g, e);
+}
+
+int gpu_set_layer(struct gpu *g, int layer, const struct layer_weights *w, struct err *e)
+{
+    struct layer_weights *d = &g->layer[layer];
+    struct target t = dense_target(g);
+    size_t hidden = g->shape.hidden, dim = g->shape.head_dim;
+    char name[32];
+
+    if (w->router.rows && w->router.format != W_BF16)
+        return fail(e, -ENOTSUP, "layer %d: the router is quantised", layer);
+    *d = *w;
+    d->attn_norm = (float *)put(&t, w->attn_norm, hidden * sizeof(float));
+    d->ffn_norm = (float *)put(&t, w->ffn_norm, hidden * sizeof(float));
+    d->q_norm = (float *)put(&t, w->q_norm, dim * sizeof(float));
+    d->k_norm = (float *)put(&t, w->k_norm, dim * sizeof(float));
+    put_matrix(&t, &d->q, &w->q);
+    put_matrix(&t, &d->k, &w->k);
+    put_matrix(&t, &d->v, &w->v);
+    put_matrix(&t, &d->g, &w->g);
+    put_matrix(&t, &d->o, &w->o);
+    put_ffn(&t, &d->ffn, &w->ffn);
+    put_matrix(&t, &d->router, &w->router);
+    d->router_bias = (float *)put(&t, w->router_bias, w->router.rows * sizeof(float));
+    snprintf(name, sizeof(name), "layer %d", layer);
+    return finish(&t, name, e);
+}
+
+int gpu_set_ends(struct gpu *g, const struct gpu_ends *w, struct err *e)
+{
+    struct target t = dense_target(g);
+
+    if (w->embed->format != W_BF16)
+        return fail(e, -ENOTSUP, "the embedding is quantised");
+    put_matrix(&t, &g->embed, w->embed);
+    put_matrix(&t, &g->head, w->head);
+    g->final_norm = (float *)put(&t, w->norm, g->shape.hidden * sizeof(float));
+    return finish(&t, "embedding and head", e);
+}
+
+struct matrix gpu_place_matrix(struct gpu *g, uint8_t *at, const struct matrix *m)
+{
+    struct target t = { g, at, at + gpu_matrix_bytes(m), false };
+    struct matrix d;
+
+    put_matrix(&t, &d, m);
+    TRY(g, cudaStreamSynchronize(g->copy));
+    return d;
+}
+
+int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
+{
+    size_t each = align_up(g->c.slot_bytes, GPU_PART_ALIGN);
+    struct target t = { g, g->slots + slot * each, g->slots + (slot + 1) * each, false };
+
+    if (gpu_ffn_bytes(&x->ffn) > g->c.slot_bytes)
+        return fail(e, -E2BIG, "layer %d expert %d: %zu bytes do not fit a slot of %zu", x->layer,
+                    x->id, gpu_ffn_bytes(&x->ffn), g->c.slot_bytes);
+    gpu_sync_table(g);
+    TRY(g, cudaStreamWaitEvent(g->copy, g->table_used, 0));
+    put_ffn(&t, &g->slot_ffn[slot], &x->ffn);
+    TRY(g, cudaEventRecord(g->slot_filled[slot], g->copy));
+    g->slot_waited[slot] = false;
+    return gpu_check(g, e);
+}
+
+bool gpu_slot_ready(struct gpu *g, int slot)
+{
+    cudaError_t rc = cudaEventQuery(g->slot_filled[slot]);
+
+    if (rc != cudaErrorNotReady)
+        TRY(g, rc);
+    return rc != cudaErrorNotReady;
+}
+
+__global__ static void seat_kernel(int *seat, struct ffn *ffn, const struct seating *change, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i >= n)
+        return;
+    seat[change[i].at] = change[i].slot;
+    ffn[change[i].at] = change[i].ffn;
+}
+
+/* Changes of one call are applied at once, so none may be for the same seat: gpu_seat() sees
+ * to that. */
+void gpu_sync_table(struct gpu *g)
+{
+    int n = g->changes - g->changed;
+
+    if (!n)
+        return;
+    seat_kernel<<<ceil_div(n, 64), 64, 0, g->stream>>>(g->seat, g->ffn_seat,
+                                                       g->change_dev + g->changed, n);
+    LAUNCHED(g);
+    TRY(g, cudaEventRecord(g->table_used, g->stream));
+    g->changed = g->changes;
+}
+
+void gpu_seat(struct gpu *g, int layer, int id, int slot)
+{
+    int at = layer * g->shape.experts + id, i = g->changed;
+
+    g->seat_host[at] = slot;
+    if (slot >= 0 && !g->slot_waited[slot]) {
+        TRY(g, cudaStreamWaitEvent(g->stream, g->slot_filled[slot], 0));
+        g->slot_waited[slot] = true;
+    }
+    while (i < g->changes && g->change[i].at != at)
+        i++;
+    if (i == CHANGES) {
+        gpu_sync_table(g);
+        TRY(g, cudaStreamSynchronize(g->stream));
+        g->changes = g->changed = i = 0;
+    }
+    g->change[i].at = at;
+    g->change[i].slot = slot;
+    g->change[i].ffn = slot >= 0 ? g->slot_ffn[slot] : ffn{};
+    if (i == g->changes)
+        g->changes++;
+}
+
+int gpu_seat_of(const struct gpu *g, int layer, int id)
+{
+    return g->seat_host[layer * g->shape.experts + id];
+}
