@@ -3,6 +3,7 @@
 
 #include "cuda/gpu.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,7 +199,7 @@ static inline struct gpu *toy_gpu(const struct toy *t, const struct gpu_config *
     struct err e = { "" };
     int slot = 0, rc = gpu_open(&g, c, &e);
 
-    if (rc && exit_status(rc) == exit_status(-19))      /* ENODEV */
+    if (rc == -ENODEV)
         return NULL;
     for (int i = 0; !rc && i < t->s.layers; i++) {
         rc = gpu_set_layer(g, i, &t->layer[i], &e);
