@@ -1,11 +1,14 @@
 #ifndef LAGUNA_CUDA_BLAS_H
 #define LAGUNA_CUDA_BLAS_H
 
-#include "src/base.h"
+#include <stddef.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#include "src/base.h"
 
 /* cuBLAS where this machine has it. */
 struct blas;

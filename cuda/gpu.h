@@ -1,12 +1,18 @@
 #ifndef LAGUNA_GPU_H
 #define LAGUNA_GPU_H
 
-#include "src/expert.h"
-#include "src/shape.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
+/* The vocabulary is C: what C++ sees of it must be marked so. */
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#include "src/expert.h"
+#include "src/shape.h"
 
 /* The stages of a layer on one GPU.  Two implementations: the .cu files, and gpu_ref.c, which
  * does the same arithmetic in plain C for builds without CUDA.

@@ -371,3 +371,22 @@ EXTRA_DIST += tests/clients.sh
 EXTRA_DIST += tests/page.py
 EXTRA_DIST += tests/page.sh
 EXTRA_DIST += man/page.png
+## The GPU stages: with CUDA run by hand (`make check-gpu`), else here over cuda/gpu_ref.c.
+check_PROGRAMS += tests/check_gpu
+tests_check_gpu_SOURCES  = tests/check_gpu.c
+tests_check_gpu_SOURCES += tests/gpu_model.h
+tests_check_gpu_SOURCES += tests/gpu_plain.h
+tests_check_gpu_SOURCES += tests/tap.h
+tests_check_gpu_LDADD    = $(GPU_LIBS) src/libengine.a -lm
+if !HAVE_CUDA
+TESTS          += tests/check_gpu
+endif
+
+check-gpu: tests/check_gpu
+	tests/check_gpu --full
+.PHONY: check-gpu
+
+EXTRA_PROGRAMS += tests/bench_gpu
+tests_bench_gpu_SOURCES  = tests/bench_gpu.c
+tests_bench_gpu_SOURCES += tests/gpu_model.h
+tests_bench_gpu_LDADD    = $(GPU_LIBS) src/libengine.a -lm

@@ -1,0 +1,189 @@
+/* Kernels and decode steps of the real model's dimensions on one GPU: microseconds, the bytes
+ * that must move, and the share of the card's own copy rate.  Weights are random and experts
+ * share bytes on the host; on the device each has its own. */
+#include "tests/gpu_model.h"
+
+enum { LAYERS = 8, EXPERTS = 256 };
+
+static double copy_rate;                /* bytes a second, measured first */
+
+static void must(int rc, const struct err *e)
+{
+    if (!rc)
+        return;
+    printf("failed: %s\n", e->text);
+    exit(1);
+}
+
+static void s21_toy(struct toy *t, enum wformat f)
+{
+    struct shape *s = &t->s;
+
+    *t = (struct toy){ .format = f, .group = 32, .seed = 99 };
+    s->norm_eps = 1e-6f;
+    s->route_scale = 2.5f;
+    s->norm_topk = true;
+    s->layers = LAYERS;
+    s->hidden = 3072;
+    s->head_dim = 128;
+    s->kv_heads = 8;
+    s->max_heads = 72;
+    s->window = 512;
+    s->vocab = 100352;
+    s->experts = EXPERTS;
+    s->topk = 10;
+    s->expert_inner = s->shared_inner = 1024;
+    s->dense_inner = 12288;
+    s->rope_full = toy_rope(64, 500000, 1.485f);
+    s->rope_window = toy_rope(128, 10000, 1);
+    for (int i = 0; i < LAYERS; i++) {
+        int heads = i % 4 ? 72 : 48;
+
+        s->layer[i] = (struct layer_shape){ i % 4 == 0, false, heads, heads };
+    }
+    s->sparse_layers = LAYERS;
+    toy_make(t, 3);
+}
+
+static double time_one(struct gpu *g, const char *name, struct gpu_timing t)
+{
+    struct err e;
+
+    must(gpu_time(g, &t, &e), &e);
+    if (t.what == GPU_TIME_COPY)
+        copy_rate = t.bytes / t.microseconds * 1e6;
+    printf("%-44s %9.2f us %10.3f MB %8.1f GB/s  %.2f of copy\n", name, t.microseconds,
+           t.bytes * 1e-6, t.bytes / t.microseconds * 1e-3,
+           t.bytes / t.microseconds * 1e6 / copy_rate);
+    fflush(stdout);
+    return t.microseconds;
+}
+
+static void time_kernels(struct gpu *g, int context)
+{
+    static const int pos[] = { 1023, 8191, 32767, 131071 };
+    char name[64];
+
+    time_one(g, "device copy, 512 MB", (struct gpu_timing){ GPU_TIME_COPY, 0, 1, 0, 20, 0, 0 });
+    for (int n = 1; n <= 16; n *= 4) {
+        snprintf(name, sizeof(name), "attention stage, full, 1k, %d tokens", n);
+        time_one(g, name, (struct gpu_timing){ GPU_TIME_ATTENTION, 0, n, 1000, 40, 0, 0 });
+        snprintf(name, sizeof(name), "attention stage, window, 1k, %d tokens", n);
+        time_one(g, name, (struct gpu_timing){ GPU_TIME_ATTENTION, 1, n, 1000, 60, 0, 0 });
+        snprintf(name, sizeof(name), "router, %d tokens", n);
+        time_one(g, name, (struct gpu_timing){ GPU_TIME_ROUTER, 1, n, 1000, 60, 0, 0 });
+        snprintf(name, sizeof(name), "router and experts, %d tokens", n);
+        time_one(g, name, (struct gpu_timing){ GPU_TIME_EXPERTS, 1, n, 1000, 60, 0, 0 });
+        snprintf(name, sizeof(name), "add and norm, %d tokens", n);
+        time_one(g, name, (struct gpu_timing){ GPU_TIME_NORM, 1, n, 1000, 60, 0, 0 });
+        snprintf(name, sizeof(name), "head, %d tokens", n);
+        time_one(g, name, (struct gpu_timing){ GPU_TIME_HEAD, 1, n, 1000, 20, 0, 0 });
+    }
+    time_one(g, "keys and values, window", (struct gpu_timing){ GPU_TIME_CACHE, 1, 1, 1000, 60, 0,
+                                                               0 });
+    for (size_t i = 0; i < sizeof(pos) / sizeof(*pos); i++) {
+        if (pos[i] >= context)
+            continue;
+        snprintf(name, sizeof(name), "keys and values, full, %d", pos[i] + 1);
+        time_one(g, name, (struct gpu_timing){ GPU_TIME_CACHE, 0, 1, pos[i], 20, 0, 0 });
+    }
+}
+
+/* Steps by the host's clock too, with the CPU answering at once for experts that are away. */
+static void time_hand_over(struct gpu *g, int away)
+{
+    int32_t token[1] = { 1 };
+    struct batch b = { token, 1, 1000 };
+    struct gpu_share share;
+    struct err e;
+    double best = 1e9;
+    int rc, shares = 0;
+
+    for (int i = 0; i < LAYERS; i++)
+        for (int x = 0; x < EXPERTS; x++)
+            gpu_seat(g, i, x, x < away ? -1 : i * EXPERTS + x);
+    must(gpu_capture(g, 1, &e), &e);
+    for (int i = 0; i < 30; i++) {
+        double start = clock_now();
+
+        shares = 0;
+        must(gpu_step(g, &b, &e), &e);
+        while ((rc = gpu_next_share(g, &share, &e)) > 0) {
+            memset(share.partial, 0, 3072 * sizeof(float));
+            gpu_answer(g);
+            shares++;
+        }
+        must(rc, &e);
+        start = clock_now() - start;
+        best = start < best ? start : best;
+    }
+    printf("step by the host's clock, %3d experts a layer away, %d shares: %9.2f us, %.2f a layer\n",
+           away, shares, best * 1e6, best * 1e6 / LAYERS);
+}
+
+static void time_prefill(struct gpu *g, const struct toy *t, int n)
+{
+    int32_t *token = toy_memory((size_t)n * sizeof(*token));
+    struct batch b = { token, n, 0 };
+    uint16_t id[EXPERTS];
+    struct route r;
+    struct err e;
+    double start = 0;
+
+    for (int x = 0; x < EXPERTS; x++)
+        id[x] = (uint16_t)x;
+    for (int i = 0; i < n; i++)
+        token[i] = i * 97 % t->s.vocab;
+    for (int run = 0; run < 2; run++) {
+        start = clock_now();
+        gpu_embed(g, &b);
+        for (int i = 0; i < LAYERS; i++) {
+            gpu_attention(g, i);
+            must(gpu_route(g, i, &r, &e), &e);
+            gpu_experts(g, id, EXPERTS);
+            gpu_combine(g);
+        }
+        must(gpu_wait(g, &e), &e);
+    }
+    start = clock_now() - start;
+    printf("prefill of %d tokens, %d layers: %.1f ms, %.0f us a layer, %.0f tok/s at 48 layers\n", n,
+           LAYERS, start * 1e3, start * 1e6 / LAYERS, n / start * LAYERS / 48);
+    fflush(stdout);
+    free(token);
+}
+
+int main(int argc, char **argv)
+{
+    enum wformat f = argc > 1 && !strcmp(argv[1], "mxfp4") ? W_MXFP4 : W_INT4;
+    int context = argc > 2 ? atoi(argv[2]) : 131072;
+    struct toy t;
+    struct gpu_config c;
+    struct gpu *g;
+    struct gpu_timing step = { GPU_TIME_STEP, 0, 1, 1000, 50, 0, 0 };
+    double us;
+
+    s21_toy(&t, f);
+    c = toy_config(&t, context, 2048, GPU_KV_Q8);
+    printf("%.2f GB of VRAM\n", (double)gpu_bytes(&c) * 1e-9);
+    g = toy_gpu(&t, &c, EXPERTS);
+    if (!g) {
+        printf("no GPU\n");
+        return 1;
+    }
+    printf("many tokens through %s\n", gpu_slow_products(g) ? "own kernels" : "cuBLAS");
+    time_kernels(g, context);
+    us = time_one(g, "step of 1 token at 1k, 8 layers and head", step);
+    printf("  that is %.2f us a layer, head apart\n",
+           (us - time_one(g, "head again", (struct gpu_timing){ GPU_TIME_HEAD, 1, 1, 0, 20, 0, 0 })) /
+               LAYERS);
+    step.tokens = 4;
+    time_one(g, "step of 4 tokens at 1k", step);
+    time_hand_over(g, 0);
+    time_hand_over(g, 128);
+    time_hand_over(g, 256);
+    time_hand_over(g, 0);
+    time_prefill(g, &t, 512);
+    time_prefill(g, &t, 2048);
+    gpu_close(g);
+    return 0;
+}
