@@ -200,20 +200,17 @@ static __device__ __forceinline__ void soften(struct state<DIM> &st, float s[2][
             st.o[i][c] *= old[c / 2];
 }
 
-/* Keys begin, begin + stride, ... (16 each) below end, for the rows of this warp. */
-template <int DIM, int TYPE>
-static __device__ void walk(struct state<DIM> &st, const struct attend &a, const struct rows &rs,
-                            int pos, struct range all, int begin, int end, int stride)
+/* The rows' queries as fragments, and what each of this lane's two rows sees. */
+template <int DIM>
+static __device__ __forceinline__ void load_queries(uint32_t q[DIM / 16][4], struct range seen[2],
+                                                    const struct attend &a, const struct rows &rs,
+                                                    int pos)
 {
-    walker<DIM, TYPE> w;
-    uint32_t q[DIM / 16][4];
-    struct range seen[2] = {};
-    int inside_from = 0, inside_to = 0x7fffffff;
+    int r = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 
-    w.open(a, rs.kv_head, all.from, all.to);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int i = w.r + 8 * h;
+        int i = r + 8 * h;
         bool is = i < rs.count;
         const uint16_t *at = a.q + ((size_t)(is ? token_of(rs, i) : 0) * a.heads +
                                     (is ? head_of(rs, i) : 0)) * DIM;
@@ -224,7 +221,7 @@ static __device__ void walk(struct state<DIM> &st, const struct attend &a, const
         for (int p = 0; p < DIM / 64; p++) {
             uint32_t words[8];
 
-            load_words<8>(words, (const uint8_t *)(at + p * 64 + w.t * 16));
+            load_words<8>(words, (const uint8_t *)(at + p * 64 + t * 16));
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 q[p * 4 + s][h] = is ? words[2 * s] : 0;
@@ -232,12 +229,23 @@ static __device__ void walk(struct state<DIM> &st, const struct attend &a, const
             }
         }
     }
-    if (rs.count) {
-        struct range first = keys_of(a, pos, token_of(rs, 0));
+}
 
-        inside_from = keys_of(a, pos, token_of(rs, rs.count - 1)).from;
-        inside_to = first.to;
-    }
+/* Keys begin, begin + stride, ... (16 each) below end, for the rows of this warp. */
+template <int DIM, int TYPE>
+static __device__ void walk(struct state<DIM> &st, const struct attend &a, const struct rows &rs,
+                            int pos, struct range all, int begin, int end, int stride)
+{
+    walker<DIM, TYPE> w;
+    uint32_t q[DIM / 16][4];
+    struct range seen[2] = {};
+    int inside_from, inside_to;
+
+    w.open(a, rs.kv_head, all.from, all.to);
+    load_queries<DIM>(q, seen, a, rs, pos);
+    /* Between these no row masks anything; rows that do not exist may see what they like. */
+    inside_from = keys_of(a, pos, token_of(rs, rs.count - 1)).from;
+    inside_to = keys_of(a, pos, token_of(rs, 0)).to;
     if (begin < end)
         w.load_keys(begin);
     for (int at = begin; at < end; at += stride) {
@@ -338,8 +346,27 @@ __global__ static void __launch_bounds__(ATTEND_WARPS *WARP) prefill_kernel(cons
     }
 }
 
-/* Merge `n` partial results, each o [HEAD_ROWS][DIM], max and sum [HEAD_ROWS], stride floats
- * apart, in order: element d of row i, unnormalised, with its maximum and sum. */
+/* A warp's state as a partial result: o [HEAD_ROWS][DIM], max and sum [HEAD_ROWS]. */
+template <int DIM> static __device__ void keep_state(float *to, const struct state<DIM> &st)
+{
+    int lane = threadIdx.x % WARP;
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int i = lane / 4 + 8 * h;
+
+#pragma unroll
+        for (int m = 0; m < DIM / 8; m++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                to[i * DIM + (2 * (lane % 4) + c) * (DIM / 8) + m] = st.o[m][2 * h + c];
+        to[HEAD_ROWS * DIM + i] = st.max[h];
+        to[HEAD_ROWS * (DIM + 1) + i] = st.sum[h];
+    }
+}
+
+/* Merge `n` partial results, stride floats apart, in order: element d of row i, unnormalised,
+ * with its maximum and sum. */
 struct merged {
     float o, max, sum;
 };
@@ -370,13 +397,13 @@ __global__ static void __launch_bounds__(ATTEND_WARPS *WARP, TYPE == GPU_KV_BF16
     extern __shared__ float memory[];   /* [ATTEND_WARPS][PARTIAL] */
     struct state<DIM> st;
     struct rows rs;
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, pos = a.pos ? *a.pos : a.pos0;
+    int warp = threadIdx.x / WARP, pos = a.pos ? *a.pos : a.pos0;
     int group = a.heads / a.kv_heads, tiles = (group + HEAD_ROWS - 1) / HEAD_ROWS;
     int tile = blockIdx.y % tiles, token = blockIdx.z;
     struct range all = keys_of(a, pos, token);
     int keys = all.to - all.from, chunk, active, begin, end;
     size_t at = (size_t)token * gridDim.y + blockIdx.y;
-    float *mine = memory + warp * PARTIAL, *partial = a.partial + at * a.splits * PARTIAL;
+    float *partial = a.partial + at * a.splits * PARTIAL;
 
     chunk = max((int)CHUNK_LEAST,
                 ((keys + a.splits - 1) / a.splits + CHUNK_LEAST - 1) / CHUNK_LEAST * CHUNK_LEAST);
@@ -393,18 +420,7 @@ __global__ static void __launch_bounds__(ATTEND_WARPS *WARP, TYPE == GPU_KV_BF16
     begin_state<DIM>(st);
     walk<DIM, TYPE>(st, a, rs, pos, all, begin + warp * STEP_KEYS, end,
                     ATTEND_WARPS * STEP_KEYS);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int i = lane / 4 + 8 * h;
-
-#pragma unroll
-        for (int m = 0; m < DIM / 8; m++)
-#pragma unroll
-            for (int c = 0; c < 2; c++)
-                mine[i * DIM + (2 * (lane % 4) + c) * (DIM / 8) + m] = st.o[m][2 * h + c];
-        mine[HEAD_ROWS * DIM + i] = st.max[h];
-        mine[HEAD_ROWS * (DIM + 1) + i] = st.sum[h];
-    }
+    keep_state<DIM>(memory + warp * PARTIAL, st);
     __syncthreads();
     for (int e = threadIdx.x; e < rs.count * DIM; e += blockDim.x) {
         int i = e / DIM, d = e % DIM;

@@ -327,6 +327,19 @@ static int take_tables(struct gpu *g, struct err *e)
     return 0;
 }
 
+/* One small product, so that the library has loaded its code before the program is ready. */
+static void open_blas(struct gpu *g)
+{
+    struct blas_product p = { 32, 32, 1, g->s.dense, g->s.h, 32, 32, g->s.x };
+
+    g->blas = blas_open(g->stream, g->s.workspace, WORKSPACE);
+    if (g->blas && (blas_mul(g->blas, &p) || cudaStreamSynchronize(g->stream) != cudaSuccess)) {
+        cudaGetLastError();
+        blas_close(g->blas);
+        g->blas = NULL;
+    }
+}
+
 int gpu_open(struct gpu **out, const struct gpu_config *c, struct err *e)
 {
     struct gpu *g = (struct gpu *)calloc(1, sizeof(*g));
@@ -351,7 +364,7 @@ int gpu_open(struct gpu **out, const struct gpu_config *c, struct err *e)
         return rc;
     }
     if (!c->own_products)
-        g->blas = blas_open(g->stream, g->s.workspace, WORKSPACE);
+        open_blas(g);
     *out = g;
     return 0;
 }

@@ -184,6 +184,24 @@ struct tokens {
     int n;
 };
 
+/* WORDS * 2 activations of a token from column k; zeros beyond the last token. */
+template <int WORDS>
+static __device__ __forceinline__ void load_x(uint32_t x[WORDS], const struct tokens &v, int token,
+                                              int k)
+{
+#pragma unroll
+    for (int i = 0; i < WORDS; i += 4) {
+        uint4 q = make_uint4(0, 0, 0, 0);
+
+        if (token < v.n)
+            q = *(const uint4 *)(v.x + (size_t)token * v.stride + k + i * 2);
+        x[i] = q.x;
+        x[i + 1] = q.y;
+        x[i + 2] = q.z;
+        x[i + 3] = q.w;
+    }
+}
+
 /* acc += rows row0..row0 + 15 times 8 * NT tokens, over chunks from..to of 4 * COLUMNS. */
 template <enum wformat F, int NT>
 static __device__ __forceinline__ void tile_of(float acc[NT][4], const struct matrix &m, int row0,
@@ -224,17 +242,7 @@ static __device__ __forceinline__ void tile_of(float acc[NT][4], const struct ma
                 break;
 #pragma unroll
             for (int j = 0; j < NT; j++)
-#pragma unroll
-                for (int i = 0; i < C::X_WORDS / 4; i++) {
-                    uint4 q = make_uint4(0, 0, 0, 0);
-
-                    if (in && j * 8 + r < v.n)
-                        q = *(const uint4 *)(v.x + (size_t)(j * 8 + r) * v.stride + k + i * 8);
-                    x[j][i * 4] = q.x;
-                    x[j][i * 4 + 1] = q.y;
-                    x[j][i * 4 + 2] = q.z;
-                    x[j][i * 4 + 3] = q.w;
-                }
+                load_x<C::X_WORDS>(x[j], v, in ? j * 8 + r : v.n, k);
             const uint32_t wa[4] = { a[u].x, a[u].y, a[u].z, a[u].w };
             const uint32_t wb[4] = { b[u].x, b[u].y, b[u].z, b[u].w };
 #pragma unroll
@@ -295,7 +303,8 @@ static __device__ __forceinline__ void tile_store(float *to, const float acc[NT]
 }
 
 /* The sum over `warps` tiles of element i, always in the same order. */
-template <int NT> static __device__ __forceinline__ float tile_sum(const float *tile, int warps, int i)
+template <int NT>
+static __device__ __forceinline__ float tile_sum(const float *tile, int warps, int i)
 {
     float sum = 0;
 

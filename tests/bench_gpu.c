@@ -117,7 +117,7 @@ static void time_hand_over(struct gpu *g, int away)
         start = clock_now() - start;
         best = start < best ? start : best;
     }
-    printf("step by the host's clock, %3d experts a layer away, %d shares: %9.2f us, %.2f a layer\n",
+    printf("step, host's clock, %3d experts a layer away, %d shares: %9.2f us, %.2f a layer\n",
            away, shares, best * 1e6, best * 1e6 / LAYERS);
 }
 
@@ -146,8 +146,8 @@ static void time_prefill(struct gpu *g, const struct toy *t, int n)
         must(gpu_wait(g, &e), &e);
     }
     start = clock_now() - start;
-    printf("prefill of %d tokens, %d layers: %.1f ms, %.0f us a layer, %.0f tok/s at 48 layers\n", n,
-           LAYERS, start * 1e3, start * 1e6 / LAYERS, n / start * LAYERS / 48);
+    printf("prefill of %d tokens, %d layers: %.1f ms, %.0f us a layer, %.0f tok/s at 48 layers\n",
+           n, LAYERS, start * 1e3, start * 1e6 / LAYERS, n / start * LAYERS / 48);
     fflush(stdout);
     free(token);
 }
@@ -173,9 +173,8 @@ int main(int argc, char **argv)
     printf("many tokens through %s\n", gpu_slow_products(g) ? "own kernels" : "cuBLAS");
     time_kernels(g, context);
     us = time_one(g, "step of 1 token at 1k, 8 layers and head", step);
-    printf("  that is %.2f us a layer, head apart\n",
-           (us - time_one(g, "head again", (struct gpu_timing){ GPU_TIME_HEAD, 1, 1, 0, 20, 0, 0 })) /
-               LAYERS);
+    us -= time_one(g, "head again", (struct gpu_timing){ GPU_TIME_HEAD, 1, 1, 0, 20, 0, 0 });
+    printf("  that is %.2f us a layer, head apart\n", us / LAYERS);
     step.tokens = 4;
     time_one(g, "step of 4 tokens at 1k", step);
     time_hand_over(g, 0);
