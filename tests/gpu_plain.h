@@ -129,7 +129,13 @@ static inline void plain_attend(const struct plain *p, int layer, const float *h
     free(scratch);
 }
 
-/* x [n][hidden] += attention, positions pos, pos + 1, ... */
+/* Of a long batch only some tokens are computed: a few, and the last. */
+static inline bool plain_skips(int t, int n)
+{
+    return n > 100 && t % 37 && t < n - 2;
+}
+
+/* x [n][hidden] += attention, positions pos, pos + 1, ...; tokens skipped stay as they are. */
 static inline void plain_attention(struct plain *p, int layer, float *x, int n, int pos)
 {
     const struct shape *s = &p->t->s;
@@ -144,6 +150,8 @@ static inline void plain_attention(struct plain *p, int layer, float *x, int n, 
         plain_store(p, layer, h + t * hidden, pos + (int)t);
     }
     for (size_t t = 0; t < (size_t)n; t++) {
+        if (plain_skips((int)t, n))
+            continue;
         plain_attend(p, layer, h + t * hidden, pos + (int)t, o);
         plain_mul(&w->o, o, out);
         for (size_t i = 0; i < hidden; i++)
