@@ -41,9 +41,10 @@ static __device__ float score_of(const struct router &r, float logit)
     return 1 / (1 + expf(-logit));
 }
 
-/* One row of the selection in shared memory. */
+/* One row of the selection in shared memory; select is read four at a time. */
 struct selection {
-    float select[MAX_EXPERTS], score[MAX_EXPERTS];
+    alignas(16) float select[MAX_EXPERTS];
+    float score[MAX_EXPERTS];
     int best[MAX_TOPK];                 /* ids by rank */
     int id[MAX_TOPK];                   /* ascending */
     float sum;

@@ -1,6 +1,8 @@
 /* Kernels and decode steps of the real model's dimensions on one GPU: microseconds, the bytes
  * that must move, and the share of the card's own copy rate.  Weights are random and experts
- * share bytes on the host; on the device each has its own. */
+ * share bytes on the host; on the device each has its own.
+ *
+ * usage: bench_gpu [int4 | mxfp4] [context] [kernels | step | prefill] */
 #include "tests/gpu_model.h"
 
 enum { LAYERS = 8, EXPERTS = 256 };
@@ -152,6 +154,24 @@ static void time_prefill(struct gpu *g, const struct toy *t, int n)
     free(token);
 }
 
+static void time_steps(struct gpu *g)
+{
+    struct gpu_timing step = { GPU_TIME_STEP, 0, 1, 1000, 50, 0, 0 };
+    struct gpu_timing head = { GPU_TIME_HEAD, 1, 1, 0, 20, 0, 0 };
+    double us;
+
+    time_one(g, "device copy, 512 MB", (struct gpu_timing){ GPU_TIME_COPY, 0, 1, 0, 20, 0, 0 });
+    us = time_one(g, "step of 1 token at 1k, 8 layers and head", step);
+    us -= time_one(g, "head", head);
+    printf("  that is %.2f us a layer, head apart\n", us / LAYERS);
+    step.tokens = 4;
+    time_one(g, "step of 4 tokens at 1k", step);
+    time_hand_over(g, 0);
+    time_hand_over(g, 128);
+    time_hand_over(g, 256);
+    time_hand_over(g, 0);
+}
+
 int main(int argc, char **argv)
 {
     enum wformat f = argc > 1 && !strcmp(argv[1], "mxfp4") ? W_MXFP4 : W_INT4;
@@ -159,8 +179,7 @@ int main(int argc, char **argv)
     struct toy t;
     struct gpu_config c;
     struct gpu *g;
-    struct gpu_timing step = { GPU_TIME_STEP, 0, 1, 1000, 50, 0, 0 };
-    double us;
+    const char *only = argc > 3 ? argv[3] : NULL;
 
     s21_toy(&t, f);
     c = toy_config(&t, context, 2048, GPU_KV_Q8);
@@ -171,18 +190,14 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("many tokens through %s\n", gpu_slow_products(g) ? "own kernels" : "cuBLAS");
-    time_kernels(g, context);
-    us = time_one(g, "step of 1 token at 1k, 8 layers and head", step);
-    us -= time_one(g, "head again", (struct gpu_timing){ GPU_TIME_HEAD, 1, 1, 0, 20, 0, 0 });
-    printf("  that is %.2f us a layer, head apart\n", us / LAYERS);
-    step.tokens = 4;
-    time_one(g, "step of 4 tokens at 1k", step);
-    time_hand_over(g, 0);
-    time_hand_over(g, 128);
-    time_hand_over(g, 256);
-    time_hand_over(g, 0);
-    time_prefill(g, &t, 512);
-    time_prefill(g, &t, 2048);
+    if (!only || !strcmp(only, "kernels"))
+        time_kernels(g, context);
+    if (!only || !strcmp(only, "step"))
+        time_steps(g);
+    if (!only || !strcmp(only, "prefill")) {
+        time_prefill(g, &t, 512);
+        time_prefill(g, &t, 2048);
+    }
     gpu_close(g);
     return 0;
 }
