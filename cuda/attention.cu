@@ -12,6 +12,14 @@
 
 enum { ATTEND_WARPS = 4, STEP_KEYS = 16, CHUNK_LEAST = ATTEND_WARPS * STEP_KEYS };
 
+enum { MAX_BLOCKS = 3 };
+
+/* Blocks of a decode step on one multiprocessor, by the registers they need. */
+static __host__ __device__ constexpr int blocks_of(int type)
+{
+    return type == GPU_KV_BF16 ? 2 : MAX_BLOCKS;
+}
+
 struct attend {
     const uint16_t *q;                  /* [n][heads][dim] float16 */
     const float *gate;                  /* [n][gate_rows] */
@@ -311,6 +319,23 @@ static __device__ void emit(const struct attend &a, const struct rows &rs, int i
         __bfloat16_as_ushort(__float2bfloat16_rn(v));
 }
 
+/* Four dimensions at once. */
+static __device__ void emit_vector(const struct attend &a, const struct rows &rs, int i, int dim,
+                                   int d, const float4 &v)
+{
+    int token = token_of(rs, i), head = head_of(rs, i);
+    float g[4];
+
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        g[j] = j && a.gate_rows <= a.heads ? g[0] : a.value * gate_of(a, token, head, dim, d + j);
+    __nv_bfloat162 lo = __floats2bfloat162_rn(v.x * g[0], v.y * g[1]);
+    __nv_bfloat162 hi = __floats2bfloat162_rn(v.z * g[2], v.w * g[3]);
+
+    *(uint2 *)(a.o + ((size_t)token * a.heads + head) * dim + d) =
+        make_uint2(*(uint32_t *)&lo, *(uint32_t *)&hi);
+}
+
 /* Prefill: each warp has rows of its own and all their keys. */
 template <int DIM, int TYPE>
 __global__ static void __launch_bounds__(ATTEND_WARPS *WARP) prefill_kernel(const struct attend a)
@@ -346,7 +371,18 @@ __global__ static void __launch_bounds__(ATTEND_WARPS *WARP) prefill_kernel(cons
     }
 }
 
-/* A warp's state as a partial result: o [HEAD_ROWS][DIM], max and sum [HEAD_ROWS]. */
+/* A part of the keys' result: o [HEAD_ROWS][dim + 4], normalised, then the rows' maxima and
+ * sums.  The pad lets eight rows be stored at once in shared memory. */
+static __host__ __device__ constexpr int part_row(int dim)
+{
+    return dim + 4;
+}
+
+static __host__ __device__ constexpr int part_floats(int dim)
+{
+    return HEAD_ROWS * (part_row(dim) + 2);
+}
+
 template <int DIM> static __device__ void keep_state(float *to, const struct state<DIM> &st)
 {
     int lane = threadIdx.x % WARP;
@@ -354,47 +390,110 @@ template <int DIM> static __device__ void keep_state(float *to, const struct sta
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int i = lane / 4 + 8 * h;
+        float scale = st.sum[h] > 0 ? 1 / st.sum[h] : 0;
 
 #pragma unroll
-        for (int m = 0; m < DIM / 8; m++)
+        for (int c = 0; c < 2; c++)
 #pragma unroll
-            for (int c = 0; c < 2; c++)
-                to[i * DIM + (2 * (lane % 4) + c) * (DIM / 8) + m] = st.o[m][2 * h + c];
-        to[HEAD_ROWS * DIM + i] = st.max[h];
-        to[HEAD_ROWS * (DIM + 1) + i] = st.sum[h];
+            for (int m = 0; m < DIM / 8; m += 4)
+                *(float4 *)(to + i * part_row(DIM) + (2 * (lane % 4) + c) * (DIM / 8) + m) =
+                    make_float4(st.o[m][2 * h + c] * scale, st.o[m + 1][2 * h + c] * scale,
+                                st.o[m + 2][2 * h + c] * scale, st.o[m + 3][2 * h + c] * scale);
+        to[HEAD_ROWS * part_row(DIM) + i] = st.max[h];
+        to[HEAD_ROWS * (part_row(DIM) + 1) + i] = st.sum[h];
     }
 }
 
-/* Merge `n` partial results, stride floats apart, in order: element d of row i, unnormalised,
- * with its maximum and sum. */
-struct merged {
-    float o, max, sum;
+/* What the parts of one result weigh in it; in shared memory. */
+struct weights {
+    float max[MAX_SPLITS][HEAD_ROWS], part[MAX_SPLITS][HEAD_ROWS];
+    float all_max[HEAD_ROWS], all_sum[HEAD_ROWS];
 };
 
+/* The weights of n parts, `stride` floats apart.  Eight lanes a row: a fixed order of sums. */
 template <int DIM>
-static __device__ struct merged merge(const float *p, size_t stride, int n, int i, int d)
+static __device__ void weigh(struct weights &w, const float *p, size_t stride, int n)
 {
-    struct merged r = { 0, -INFINITY, 0 };
+    enum { LANES = ATTEND_WARPS * WARP / HEAD_ROWS };
+    int i = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    float max = -INFINITY, sum = 0;
 
-    for (int s = 0; s < n; s++)
-        r.max = fmaxf(r.max, p[s * stride + HEAD_ROWS * DIM + i]);
+    for (int e = threadIdx.x; e < n * HEAD_ROWS; e += blockDim.x) {
+        const float *of = p + e / HEAD_ROWS * stride + HEAD_ROWS * part_row(DIM) +
+                          e % HEAD_ROWS;
+
+        w.max[0][e] = of[0];
+        w.part[0][e] = of[HEAD_ROWS];
+    }
+    __syncthreads();
+    for (int s = lane; s < n; s += LANES)
+        max = fmaxf(max, w.max[s][i]);
+    for (int o = LANES / 2; o; o /= 2)
+        max = fmaxf(max, __shfl_xor_sync(~0u, max, o));
+    for (int s = lane; s < n; s += LANES) {
+        w.part[s][i] *= w.max[s][i] == -INFINITY ? 0 : exp2f(w.max[s][i] - max);
+        sum += w.part[s][i];
+    }
+    for (int o = LANES / 2; o; o /= 2)
+        sum += __shfl_xor_sync(~0u, sum, o);
+    for (int s = lane; s < n; s += LANES)
+        w.part[s][i] /= sum;
+    if (lane == 0) {
+        w.all_max[i] = max;
+        w.all_sum[i] = sum;
+    }
+    __syncthreads();
+}
+
+/* Dimensions d to d + 3 of a row's weighted sum, parts in their order. */
+template <int DIM>
+static __device__ float4 merge(const struct weights &w, const float *p, size_t stride, int n,
+                               int row, int d)
+{
+    float4 r = make_float4(0, 0, 0, 0);
+
+#pragma unroll 8
     for (int s = 0; s < n; s++) {
-        const float *q = p + s * stride;
-        float max = q[HEAD_ROWS * DIM + i], f = max == -INFINITY ? 0 : exp2f(max - r.max);
+        float4 v = *(const float4 *)(p + s * stride + row * part_row(DIM) + d);
+        float f = w.part[s][row];
 
-        r.o += f * q[i * DIM + d];
-        r.sum += f * q[HEAD_ROWS * (DIM + 1) + i];
+        r.x += f * v.x;
+        r.y += f * v.y;
+        r.z += f * v.z;
+        r.w += f * v.w;
     }
     return r;
 }
 
+/* One result of the block's warps: to the output where it is all there is, else for later. */
+template <int DIM>
+static __device__ void merge_warps(const struct attend &a, const struct rows &rs,
+                                   struct weights &w, const float *memory, float *to, bool only)
+{
+    weigh<DIM>(w, memory, part_floats(DIM), ATTEND_WARPS);
+    for (int e = threadIdx.x; e < rs.count * (DIM / 4); e += blockDim.x) {
+        int row = e / (DIM / 4), d = e % (DIM / 4) * 4;
+        float4 v = merge<DIM>(w, memory, part_floats(DIM), ATTEND_WARPS, row, d);
+
+        if (only)
+            emit_vector(a, rs, row, DIM, d, v);
+        else
+            *(float4 *)(to + row * part_row(DIM) + d) = v;
+    }
+    if (!only && threadIdx.x < HEAD_ROWS) {
+        to[HEAD_ROWS * part_row(DIM) + threadIdx.x] = w.all_max[threadIdx.x];
+        to[HEAD_ROWS * (part_row(DIM) + 1) + threadIdx.x] = w.all_sum[threadIdx.x];
+    }
+}
+
 /* Decode: block (split, KV head and tile of its heads, token). */
 template <int DIM, int TYPE>
-__global__ static void __launch_bounds__(ATTEND_WARPS *WARP, TYPE == GPU_KV_BF16 ? 2 : 3)
+__global__ static void __launch_bounds__(ATTEND_WARPS *WARP, blocks_of(TYPE))
     decode_kernel(const struct attend a)
 {
-    enum { PARTIAL = HEAD_ROWS * (DIM + 2) };
-    extern __shared__ float memory[];   /* [ATTEND_WARPS][PARTIAL] */
+    enum { PARTIAL = part_floats(DIM) };
+    extern __shared__ float4 memory[];  /* [ATTEND_WARPS][PARTIAL] floats */
+    __shared__ struct weights w;
     struct state<DIM> st;
     struct rows rs;
     int warp = threadIdx.x / WARP, pos = a.pos ? *a.pos : a.pos0;
@@ -420,29 +519,16 @@ __global__ static void __launch_bounds__(ATTEND_WARPS *WARP, TYPE == GPU_KV_BF16
     begin_state<DIM>(st);
     walk<DIM, TYPE>(st, a, rs, pos, all, begin + warp * STEP_KEYS, end,
                     ATTEND_WARPS * STEP_KEYS);
-    keep_state<DIM>(memory + warp * PARTIAL, st);
+    keep_state<DIM>((float *)memory + warp * PARTIAL, st);
     __syncthreads();
-    for (int e = threadIdx.x; e < rs.count * DIM; e += blockDim.x) {
-        int i = e / DIM, d = e % DIM;
-        struct merged r = merge<DIM>(memory, PARTIAL, ATTEND_WARPS, i, d);
-        float *to = partial + blockIdx.x * PARTIAL;
-
-        if (active == 1) {
-            emit(a, rs, i, DIM, d, r.o / r.sum);
-            continue;
-        }
-        to[e] = r.o;
-        if (d == 0) {
-            to[HEAD_ROWS * DIM + i] = r.max;
-            to[HEAD_ROWS * (DIM + 1) + i] = r.sum;
-        }
-    }
+    merge_warps<DIM>(a, rs, w, (const float *)memory, partial + blockIdx.x * PARTIAL, active == 1);
     if (active == 1 || !last_block(a.ticket + at, active))
         return;
-    for (int e = threadIdx.x; e < rs.count * DIM; e += blockDim.x) {
-        struct merged r = merge<DIM>(partial, PARTIAL, active, e / DIM, e % DIM);
+    weigh<DIM>(w, partial, PARTIAL, active);
+    for (int e = threadIdx.x; e < rs.count * (DIM / 4); e += blockDim.x) {
+        int row = e / (DIM / 4), d = e % (DIM / 4) * 4;
 
-        emit(a, rs, e / DIM, DIM, e % DIM, r.o / r.sum);
+        emit_vector(a, rs, row, DIM, d, merge<DIM>(w, partial, PARTIAL, active, row, d));
     }
 }
 
@@ -451,20 +537,21 @@ static int kv_tiles(const struct shape *s, int heads)
     return s->kv_heads * ceil_div(heads / s->kv_heads, HEAD_ROWS);
 }
 
-/* About three blocks a multiprocessor, whatever the number of tokens. */
+/* As many blocks as run at the same time, whatever the number of tokens: one more would run
+ * after all others. */
 static int splits_of(const struct gpu *g, int tiles, int n)
 {
-    int splits = ceil_div(3 * g->sms, tiles * n);
+    int splits = blocks_of(g->c.kv) * g->sms / (tiles * n);
 
-    return splits < MAX_SPLITS ? splits : MAX_SPLITS;
+    return splits < 1 ? 1 : splits < MAX_SPLITS ? splits : MAX_SPLITS;
 }
 
 size_t attend_partial_floats(const struct gpu *g)
 {
     int tiles = kv_tiles(&g->shape, g->shape.max_heads);
-    size_t blocks = (size_t)(3 * g->sms + 2 * tiles * GPU_STEP_TOKENS);
+    size_t blocks = (size_t)(MAX_BLOCKS * g->sms + tiles * GPU_STEP_TOKENS);
 
-    return blocks * HEAD_ROWS * (g->shape.head_dim + 2);
+    return blocks * part_floats(g->shape.head_dim);
 }
 
 template <int DIM, int TYPE> static void queue_type(struct gpu *g, const struct attend *a)
@@ -475,7 +562,7 @@ template <int DIM, int TYPE> static void queue_type(struct gpu *g, const struct 
         prefill_kernel<DIM, TYPE><<<dim3(ceil_div(rows, ATTEND_WARPS * HEAD_ROWS), a->kv_heads),
                                     ATTEND_WARPS * WARP, 0, g->stream>>>(*a);
     } else {
-        size_t shared = ATTEND_WARPS * HEAD_ROWS * (DIM + 2) * sizeof(float);
+        size_t shared = ATTEND_WARPS * part_floats(DIM) * sizeof(float);
 
         decode_kernel<DIM, TYPE><<<dim3(a->splits, tiles, a->n), ATTEND_WARPS * WARP, shared,
                                    g->stream>>>(*a);

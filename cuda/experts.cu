@@ -25,19 +25,17 @@ __global__ static void __launch_bounds__(GATE_WARPS *WARP)
     int i = blockIdx.y, pairs = a.n * a.topk;
     bool routed = i < pairs;
     const struct ffn *f = routed ? &a.pair[i].ffn : &a.shared;
+    /* Read before it is known whether it is wanted: one latency instead of two. */
+    const struct matrix m = warp < half ? f->gate : f->up;
     struct tokens v = { a.h, (size_t)a.hidden, a.n };
     float acc[NT][4] = {};
 
-    if (routed && a.pair[i].slot < 0)
-        return;
-    if (row0 >= f->gate.rows)
+    if ((routed && a.pair[i].slot < 0) || row0 >= m.rows)
         return;
     if (routed) {
         v.x += (size_t)(i / a.topk) * a.hidden;
         v.n = 1;
     }
-    const struct matrix m = warp < half ? f->gate : f->up;
-
     tile_share<NT>(acc, m, row0, v, warp % half, half);
     tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
     __syncthreads();
@@ -62,13 +60,12 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const str
     __shared__ float tile[DOWN_WARPS * TILE_ROWS * 8 * NT];
     int warp = threadIdx.x / WARP, row0 = blockIdx.x * TILE_ROWS, i = blockIdx.y;
     bool routed = i < a.n * a.topk;
+    const struct matrix m = routed ? a.pair[i].ffn.down : a.shared.down;
     struct tokens v;
     float acc[NT][4] = {};
 
     if (routed && a.pair[i].slot < 0)
         return;
-    const struct matrix m = routed ? a.pair[i].ffn.down : a.shared.down;
-
     if (routed)
         v = { a.inner + (size_t)i * a.expert_inner, (size_t)a.expert_inner, 1 };
     else

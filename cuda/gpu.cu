@@ -80,6 +80,8 @@ static void lay_out_scratch(struct gpu *g, struct layout *l)
     g->s.pair_weight = (float *)take(l, g->pairs, sizeof(float));
     g->s.of_token = (int *)take(l, n * s->topk, sizeof(int));
     g->s.pair = (struct pair *)take(l, steps * s->topk, sizeof(struct pair));
+    g->s.step_id = (uint16_t *)take(l, s->layers * steps * s->topk, sizeof(uint16_t));
+    g->s.step_weight = (float *)take(l, s->layers * steps * s->topk, sizeof(float));
     g->s.logits = (float *)take(l, steps * s->vocab, sizeof(float));
     g->s.dense_elements = widest * hidden;
     g->s.dense = (bf16 *)take(l, g->s.dense_elements, sizeof(bf16));
@@ -206,6 +208,9 @@ static int check_device(struct gpu *g, struct err *e)
                     g->c.device, p.name, p.major, p.minor);
     if (s->head_dim != 64 && s->head_dim != 128)
         return fail(e, -ENOTSUP, "head_dim %d: the GPU kernels know 64 and 128", s->head_dim);
+    if (s->hidden > MAX_HIDDEN)
+        return fail(e, -ENOTSUP, "hidden_size %d: the GPU kernels know up to %d", s->hidden,
+                    (int)MAX_HIDDEN);
     g->sms = p.multiProcessorCount < MAX_SMS ? p.multiProcessorCount : MAX_SMS;
     return 0;
 }

@@ -65,8 +65,8 @@ size_t gpu_layer_bytes(const struct layer_weights *w);
 /* Everything that gpu_open() takes from VRAM for this config: weights, slots, cache, scratch. */
 size_t gpu_bytes(const struct gpu_config *c);
 
-/* -ENODEV, -ENOTSUP (compute capability below 8.0, a head_dim other than 64 and 128),
- * -ENOMEM with both numbers.  Blocks. */
+/* -ENODEV, -ENOTSUP (compute capability below 8.0, a head_dim other than 64 and 128, a hidden
+ * size above 16384), -ENOMEM with both numbers.  Blocks. */
 int  gpu_open(struct gpu **out, const struct gpu_config *c, struct err *e);
 void gpu_close(struct gpu *g);
 

@@ -15,7 +15,8 @@ enum {
     MAX_PARTS = 4,              /* matrices that share one launch */
     MAX_SPLITS = 64,            /* of the keys of one KV head in a decode step */
     HEAD_ROWS = 16,             /* query heads per attention tile */
-    NORM_THREADS = 1024,
+    NORM_THREADS = 1024, NORM_VECTORS = 4,
+    MAX_HIDDEN = 4 * NORM_VECTORS * NORM_THREADS,
     ATTEND_TICKETS = 2048, ROUTER_TICKETS = 1024, HEAD_TICKETS = 1024,
 };
 
@@ -80,6 +81,8 @@ struct scratch {
     float *pair_weight;                 /* [pairs] */
     int *of_token;                      /* [batch][topk]: pair or -1 */
     struct pair *pair;                  /* [GPU_STEP_TOKENS][topk] of a step */
+    uint16_t *step_id;                  /* [layers][GPU_STEP_TOKENS][topk], for the host */
+    float *step_weight;
     float *logits;                      /* [GPU_STEP_TOKENS][vocab] */
     bf16 *dense;                        /* one matrix dequantised, for cuBLAS */
     size_t dense_elements;

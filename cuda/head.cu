@@ -38,7 +38,29 @@ struct scan {
     struct mailbox *box;
     const struct step_args *args;       /* NULL: not a step */
     int vocab, n;
+    const uint16_t *step_id;            /* [layers][GPU_STEP_TOKENS][topk] of the step */
+    const float *step_weight;
+    uint16_t *id;                       /* mapped: where the host reads them */
+    float *weight;
+    int layers, topk;
 };
+
+/* The routes of a step go to the host in one piece: written layer by layer, each kernel would
+ * end with a wait for PCIe. */
+static __device__ void send_routes(const struct scan &s)
+{
+    int row = s.n * s.topk;
+
+    for (int i = threadIdx.x; i < s.layers * row; i += blockDim.x) {
+        int at = i / row * GPU_STEP_TOKENS * s.topk + i % row;
+
+        s.id[at] = s.step_id[at];
+        s.weight[at] = s.step_weight[at];
+    }
+    __threadfence_system();
+    __syncthreads();
+}
+
 
 /* Grid (SCAN_BLOCKS, n).  A logit that is not finite is noted, never chosen. */
 __global__ static void __launch_bounds__(SCAN_THREADS) argmax_kernel(const struct scan s)
@@ -69,8 +91,8 @@ __global__ static void __launch_bounds__(SCAN_THREADS) argmax_kernel(const struc
     }
     if (!s.args || !last_block(s.ticket + GPU_STEP_TOKENS, s.n))
         return;
+    send_routes(s);
     if (threadIdx.x == 0) {
-        __threadfence_system();
         asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&s.box->done),
                      "r"(s.args->number) : "memory");
     }
@@ -82,7 +104,8 @@ void queue_head(struct gpu *g, int n, bool step)
                          { { g->head, g->s.logits, (size_t)g->shape.vocab } } };
     struct scan s = { g->s.logits, (struct best *)g->s.partial,
                       g->s.ticket + ATTEND_TICKETS + ROUTER_TICKETS, g->box_dev,
-                      step ? g->args : NULL, g->shape.vocab, n };
+                      step ? g->args : NULL, g->shape.vocab, n, g->s.step_id, g->s.step_weight,
+                      g->step_id_dev, g->step_weight_dev, g->shape.layers, g->shape.topk };
 
     queue_matvec(g, &p);
     argmax_kernel<<<dim3(SCAN_BLOCKS, n), SCAN_THREADS, 0, g->stream>>>(s);

@@ -45,20 +45,49 @@ struct dequant {
  * pair(i) of a lane's 16 bytes is multiplied by x_pair(i) of its activations. */
 template <enum wformat F> struct codec;
 
-static __device__ __forceinline__ uint32_t scale_at(const struct matrix &m, int row, int column)
-{
-    size_t i = (size_t)row * (m.cols / m.group) + column / m.group;
+/* Where the scale of a column lies: group k / m.group without a division, exactly. */
+struct groups {
+    int count;                  /* a row */
+    uint32_t inverse;           /* 2^31 / (group / 32), rounded up */
+};
 
-    return __ldg((const uint16_t *)m.scale + i);
+static __device__ __forceinline__ struct groups groups_of(const struct matrix &m)
+{
+    if (m.format == W_BF16)
+        return groups{};
+    if (m.group == 32)
+        return { m.cols / 32, 1u << 31 };
+    return { m.cols / m.group, 0x7fffffffu / (m.group / 32) + 1 };
 }
 
-static __device__ __forceinline__ uint32_t zero_at(const struct matrix &m, int row, int column,
-                                                   int bits)
+/* k is a multiple of 16, so that k >> 4 | 1 is 2 * (k / 32) + 1. */
+static __device__ __forceinline__ int group_at(const struct groups &g, int k)
+{
+    return (int)__umulhi((uint32_t)k >> 4 | 1, g.inverse);
+}
+
+static __device__ __forceinline__ uint32_t scale_at(const struct matrix &m, const struct groups &g,
+                                                    int row, int k)
+{
+    return __ldg((const uint16_t *)m.scale + (size_t)row * g.count + group_at(g, k));
+}
+
+static __device__ __forceinline__ uint32_t zero_at(const struct matrix &m, const struct groups &g,
+                                                   int row, int k, int bits)
 {
     int per_word = 32 / bits;
-    size_t i = (size_t)(row / per_word) * (m.cols / m.group) + column / m.group;
+    size_t i = (size_t)(row / per_word) * g.count + group_at(g, k);
 
     return __ldg((const uint32_t *)m.zero + i) >> row % per_word * bits & ((1u << bits) - 1);
+}
+
+/* v & mask | bits in one instruction, which two constants otherwise prevent. */
+static __device__ __forceinline__ uint32_t masked(uint32_t v, uint32_t mask, uint32_t bits)
+{
+    uint32_t to;
+
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(to) : "r"(v), "r"(mask), "r"(bits));
+    return to;
 }
 
 /* Nibbles four apart make a pair, so that one mask takes two of them: 128 + n is the BF16
@@ -66,19 +95,21 @@ static __device__ __forceinline__ uint32_t zero_at(const struct matrix &m, int r
 template <> struct codec<W_INT4> {
     enum { COLUMNS = 32, STEPS = 8, X_WORDS = 16 };
 
-    static __device__ __forceinline__ struct dequant load(const struct matrix &m, int row, int k)
+    static __device__ __forceinline__ struct dequant load(const struct matrix &m,
+                                                         const struct groups &g, int row,
+                                                         int k)
     {
         struct dequant d;
 
-        d.scale = twice(scale_at(m, row, k));
-        d.offset = twice(0x4300 | (m.zero ? zero_at(m, row, k, 4) : 8));
+        d.scale = twice(scale_at(m, g, row, k));
+        d.offset = twice(0x4300 | (m.zero ? zero_at(m, g, row, k, 4) : 8));
         return d;
     }
 
     static __device__ __forceinline__ uint32_t pair(const uint32_t w[4], int i,
                                                     const struct dequant &d)
     {
-        uint32_t q = (w[i / 4] >> i % 4 * 4 & 0x000f000f) | 0x43004300;
+        uint32_t q = masked(w[i / 4] >> i % 4 * 4, 0x000f000f, 0x43004300);
 
         return bits_of(__hmul2(__hsub2(pair_of(q), pair_of(d.offset)), pair_of(d.scale)));
     }
@@ -96,10 +127,11 @@ template <> struct codec<W_INT4> {
 template <> struct codec<W_MXFP4> {
     enum { COLUMNS = 32, STEPS = 8, X_WORDS = 16 };
 
-    static __device__ __forceinline__ struct dequant load(const struct matrix &m, int row, int k)
+    static __device__ __forceinline__ struct dequant load(const struct matrix &m,
+                                                         const struct groups &g, int row,
+                                                         int k)
     {
-        size_t i = (size_t)row * (m.cols / m.group) + k / m.group;
-        uint32_t b = __ldg((const uint8_t *)m.scale + i);
+        uint32_t b = __ldg((const uint8_t *)m.scale + (size_t)row * g.count + group_at(g, k));
         struct dequant d;
 
         d.scale = twice(b ? b << 7 : 0x40);
@@ -111,7 +143,7 @@ template <> struct codec<W_MXFP4> {
                                                     const struct dequant &d)
     {
         uint32_t n = w[i / 4] >> i % 4 * 4;
-        uint32_t q = (n & 0x00080008) << 12 | (n & 0x00070007) << 6;
+        uint32_t q = masked(n << 6, 0x01c001c0, (n & 0x00080008) << 12);
 
         return bits_of(__hmul2(__hmul2(pair_of(q), pair_of(d.offset)), pair_of(d.scale)));
     }
@@ -126,12 +158,14 @@ template <> struct codec<W_MXFP4> {
 template <> struct codec<W_INT8> {
     enum { COLUMNS = 16, STEPS = 4, X_WORDS = 8 };
 
-    static __device__ __forceinline__ struct dequant load(const struct matrix &m, int row, int k)
+    static __device__ __forceinline__ struct dequant load(const struct matrix &m,
+                                                         const struct groups &g, int row,
+                                                         int k)
     {
         struct dequant d;
 
-        d.scale = scale_at(m, row, k) << 16;
-        d.offset = 0x4b000000 | (m.zero ? zero_at(m, row, k, 8) : 128);
+        d.scale = scale_at(m, g, row, k) << 16;
+        d.offset = 0x4b000000 | (m.zero ? zero_at(m, g, row, k, 8) : 128);
         return d;
     }
 
@@ -155,7 +189,8 @@ template <> struct codec<W_INT8> {
 template <> struct codec<W_BF16> {
     enum { COLUMNS = 8, STEPS = 2, X_WORDS = 4 };
 
-    static __device__ __forceinline__ struct dequant load(const struct matrix &, int, int)
+    static __device__ __forceinline__ struct dequant load(const struct matrix &,
+                                                         const struct groups &, int, int)
     {
         return dequant{};
     }
@@ -184,17 +219,13 @@ struct tokens {
     int n;
 };
 
-/* WORDS * 2 activations of a token from column k; zeros beyond the last token. */
 template <int WORDS>
-static __device__ __forceinline__ void load_x(uint32_t x[WORDS], const struct tokens &v, int token,
-                                              int k)
+static __device__ __forceinline__ void load_x(uint32_t x[WORDS], const bf16 *from)
 {
 #pragma unroll
     for (int i = 0; i < WORDS; i += 4) {
-        uint4 q = make_uint4(0, 0, 0, 0);
+        uint4 q = *(const uint4 *)(from + i * 2);
 
-        if (token < v.n)
-            q = *(const uint4 *)(v.x + (size_t)token * v.stride + k + i * 2);
         x[i] = q.x;
         x[i + 1] = q.y;
         x[i + 2] = q.z;
@@ -202,60 +233,99 @@ static __device__ __forceinline__ void load_x(uint32_t x[WORDS], const struct to
     }
 }
 
-/* acc += rows row0..row0 + 15 times 8 * NT tokens, over chunks from..to of 4 * COLUMNS. */
+/* One warp's walk along 16 rows in chunks of 4 * COLUMNS, of which lane t has a quarter. */
+template <enum wformat F, int NT> struct walk_rows {
+    typedef codec<F> C;
+    enum { AHEAD = 3 };         /* loads in flight, 1 KiB each a warp */
+
+    const struct matrix &m;
+    struct groups groups;
+    int top, bottom;            /* this lane's rows; those beyond the last are the last again */
+    const uint8_t *w0, *w1;
+    const bf16 *x[NT];          /* tokens beyond the last are the last again: nobody reads them */
+
+    __device__ __forceinline__ walk_rows(const struct matrix &matrix, int row0,
+                                         const struct tokens &v) : m(matrix)
+    {
+        int r = threadIdx.x % WARP / 4;
+
+        groups = groups_of(m);
+        top = min(row0 + r, m.rows - 1);
+        bottom = min(row0 + r + 8, m.rows - 1);
+        w0 = (const uint8_t *)m.weight + (size_t)top * row_bytes(F, m.cols);
+        w1 = (const uint8_t *)m.weight + (size_t)bottom * row_bytes(F, m.cols);
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+            x[j] = v.x + (size_t)min(j * 8 + r, v.n - 1) * v.stride;
+    }
+
+    __device__ __forceinline__ void multiply(float acc[NT][4], const uint4 &a, const uint4 &b,
+                                             const struct dequant &da, const struct dequant &db,
+                                             int k)
+    {
+        const uint32_t wa[4] = { a.x, a.y, a.z, a.w }, wb[4] = { b.x, b.y, b.z, b.w };
+        uint32_t words[NT][C::X_WORDS];
+
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+            load_x<C::X_WORDS>(words[j], x[j] + k);
+#pragma unroll
+        for (int s = 0; s < C::STEPS; s++) {
+            uint32_t f[4] = { C::pair(wa, 2 * s, da), C::pair(wb, 2 * s, db),
+                              C::pair(wa, 2 * s + 1, da), C::pair(wb, 2 * s + 1, db) };
+
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+                mma_bf16(acc[j], f, C::x_pair(words[j], 2 * s), C::x_pair(words[j], 2 * s + 1));
+        }
+    }
+
+    /* AHEAD chunks from c on; GUARD: fewer, or columns may end inside.  A lane beyond the
+     * columns multiplies zeros by the row's first activations. */
+    template <bool GUARD>
+    __device__ __forceinline__ void step(float acc[NT][4], int c, int to)
+    {
+        uint4 a[AHEAD], b[AHEAD];
+        struct dequant da[AHEAD], db[AHEAD];
+        int first = (c * 4 + threadIdx.x % 4) * C::COLUMNS;
+
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int k = first + u * 4 * C::COLUMNS;
+
+            a[u] = b[u] = make_uint4(0, 0, 0, 0);
+            da[u] = db[u] = dequant{};
+            if (!GUARD || (c + u < to && k < m.cols)) {
+                a[u] = __ldcs((const uint4 *)(w0 + row_bytes(F, k)));
+                b[u] = __ldcs((const uint4 *)(w1 + row_bytes(F, k)));
+                da[u] = C::load(m, groups, top, k);
+                db[u] = C::load(m, groups, bottom, k);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int k = first + u * 4 * C::COLUMNS;
+
+            if (GUARD && c + u >= to)
+                break;
+            multiply(acc, a[u], b[u], da[u], db[u], GUARD && k >= m.cols ? 0 : k);
+        }
+    }
+};
+
+/* acc += rows row0..row0 + 15 times 8 * NT tokens, over chunks from..to. */
 template <enum wformat F, int NT>
 static __device__ __forceinline__ void tile_of(float acc[NT][4], const struct matrix &m, int row0,
                                                const struct tokens &v, int from, int to)
 {
-    typedef codec<F> C;
-    enum { AHEAD = 3 };         /* loads in flight, 1 KiB each a warp */
-    int lane = threadIdx.x % WARP, r = lane / 4, t = lane % 4;
-    int top = min(row0 + r, m.rows - 1), bottom = min(row0 + r + 8, m.rows - 1);
-    const uint8_t *w0 = (const uint8_t *)m.weight + (size_t)top * row_bytes(F, m.cols);
-    const uint8_t *w1 = (const uint8_t *)m.weight + (size_t)bottom * row_bytes(F, m.cols);
+    typedef walk_rows<F, NT> W;
+    W w(m, row0, v);
+    int whole = min(to, m.cols / (4 * codec<F>::COLUMNS)), c = from;
 
-    for (int c = from; c < to; c += AHEAD) {
-        uint4 a[AHEAD], b[AHEAD];
-        struct dequant da[AHEAD], db[AHEAD];
-
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            int k = ((c + u) * 4 + t) * C::COLUMNS;
-            bool in = c + u < to && k < m.cols;
-
-            a[u] = b[u] = make_uint4(0, 0, 0, 0);
-            da[u] = db[u] = dequant{};
-            if (in) {
-                a[u] = __ldcs((const uint4 *)(w0 + row_bytes(F, k)));
-                b[u] = __ldcs((const uint4 *)(w1 + row_bytes(F, k)));
-                da[u] = C::load(m, top, k);
-                db[u] = C::load(m, bottom, k);
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            int k = ((c + u) * 4 + t) * C::COLUMNS;
-            bool in = c + u < to && k < m.cols;
-            uint32_t x[NT][C::X_WORDS];
-
-            if (c + u >= to)
-                break;
-#pragma unroll
-            for (int j = 0; j < NT; j++)
-                load_x<C::X_WORDS>(x[j], v, in ? j * 8 + r : v.n, k);
-            const uint32_t wa[4] = { a[u].x, a[u].y, a[u].z, a[u].w };
-            const uint32_t wb[4] = { b[u].x, b[u].y, b[u].z, b[u].w };
-#pragma unroll
-            for (int s = 0; s < C::STEPS; s++) {
-                uint32_t f[4] = { C::pair(wa, 2 * s, da[u]), C::pair(wb, 2 * s, db[u]),
-                                  C::pair(wa, 2 * s + 1, da[u]), C::pair(wb, 2 * s + 1, db[u]) };
-
-#pragma unroll
-                for (int j = 0; j < NT; j++)
-                    mma_bf16(acc[j], f, C::x_pair(x[j], 2 * s), C::x_pair(x[j], 2 * s + 1));
-            }
-        }
-    }
+    for (; c + W::AHEAD <= whole; c += W::AHEAD)
+        w.template step<false>(acc, c, to);
+    for (; c < to; c += W::AHEAD)
+        w.template step<true>(acc, c, to);
 }
 
 template <enum wformat F, int NT>

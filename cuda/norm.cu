@@ -73,29 +73,42 @@ static __device__ float block_sum(float v)
     return sum;
 }
 
-/* What element i of token t gains.  The experts of a step are summed in ascending id, then
- * the CPU's share. */
-static __device__ float gain(const struct addition &a, size_t t, size_t at, int i, int hidden,
-                             bool cpu)
+static __device__ __forceinline__ void add(float4 &to, const float4 &v, float scale = 1)
 {
-    float sum = 0, routed = 0;
+    to.x += scale * v.x;
+    to.y += scale * v.y;
+    to.z += scale * v.z;
+    to.w += scale * v.w;
+}
 
-    if (a.delta)
-        sum += a.delta[at];
-    if (a.pair) {
-        for (int k = 0; k < a.topk; k++) {
-            const struct pair *p = &a.pair[t * a.topk + k];
+static __device__ __forceinline__ float4 vector_at(const float *row, size_t i)
+{
+    return *((const float4 *)row + i);
+}
 
-            if (p->slot >= 0)
-                routed += p->weight * a.pair_out[(t * a.topk + k) * hidden + i];
+/* The seated experts of token t, in ascending id: vector i of their weighted sum.  All loads
+ * of a run are on their way before it is known which of them count. */
+static __device__ float4 sum_pairs(const struct addition &a, size_t t, size_t i, int vectors)
+{
+    enum { RUN = 5 };
+    float4 sum = make_float4(0, 0, 0, 0);
+
+    for (int first = 0; first < a.topk; first += RUN) {
+        float4 out[RUN];
+
+#pragma unroll
+        for (int k = 0; k < RUN; k++)
+            if (first + k < a.topk)
+                out[k] = vector_at(a.pair_out, (t * a.topk + first + k) * vectors + i);
+#pragma unroll
+        for (int k = 0; k < RUN; k++) {
+            const struct pair *p = &a.pair[t * a.topk + first + k];
+
+            if (first + k < a.topk && p->slot >= 0)
+                add(sum, out[k], p->weight);
         }
-        if (cpu)
-            routed += __ldcv(a.partial + at);
     }
-    if (a.routed)
-        routed += a.routed[at];
-    sum += routed * a.scale;
-    return a.shared ? sum + a.shared[at] : sum;
+    return sum;
 }
 
 struct normed {
@@ -106,32 +119,86 @@ struct normed {
     float eps;
 };
 
+/* What a thread has of a row, four floats each: the row, what it gains but for the routed
+ * experts, those, and the norm's weights. */
+struct vectors {
+    float4 x, gain, routed, w;
+};
+
+static __device__ void load_vectors(struct vectors &v, const struct normed &n,
+                                    const struct addition &a, size_t t, int i)
+{
+    const float4 zero = make_float4(0, 0, 0, 0);
+    int vectors = n.hidden / 4;
+    size_t at = t * vectors + i;
+
+    v.x = vector_at(n.x, at);
+    v.w = n.w ? vector_at(n.w, i) : zero;
+    v.gain = a.delta ? vector_at(a.delta, at) : zero;
+    if (a.shared)
+        add(v.gain, vector_at(a.shared, at));
+    v.routed = a.routed ? vector_at(a.routed, at) : zero;
+    if (a.pair)
+        add(v.routed, sum_pairs(a, t, i, vectors));
+}
+
+static __device__ void store_normed(const struct normed &n, size_t at, const struct vectors &v,
+                                    float scale)
+{
+    float4 y = make_float4(v.x.x * scale * v.w.x, v.x.y * scale * v.w.y, v.x.z * scale * v.w.z,
+                           v.x.w * scale * v.w.w);
+    __nv_bfloat162 lo = __floats2bfloat162_rn(y.x, y.y), hi = __floats2bfloat162_rn(y.z, y.w);
+
+    ((float4 *)n.h32)[at] = y;
+    ((uint2 *)n.h)[at] = make_uint2(*(uint32_t *)&lo, *(uint32_t *)&hi);
+}
+
+/* A block a row, of which a thread keeps V vectors.  All that does not depend on the CPU is
+ * loaded before the wait. */
+template <int V>
 __global__ static void __launch_bounds__(NORM_THREADS)
     norm_kernel(const struct normed n, const struct addition a)
 {
     __shared__ bool cpu;
-    size_t t = blockIdx.x, row = t * n.hidden;
+    struct vectors v[V];
+    size_t row = (size_t)blockIdx.x * (n.hidden / 4);
     float square = 0, scale;
 
+#pragma unroll
+    for (int u = 0; u < V; u++) {
+        int i = threadIdx.x + u * NORM_THREADS;
+
+        if (i < n.hidden / 4)
+            load_vectors(v[u], n, a, blockIdx.x, i);
+    }
     if (a.awaited) {
         if (threadIdx.x == 0)
             cpu = wait_for_cpu(a);
         __syncthreads();
     }
-    for (int i = threadIdx.x; i < n.hidden; i += blockDim.x) {
-        float v = n.x[row + i] + gain(a, t, row + i, i, n.hidden, a.awaited && cpu);
+#pragma unroll
+    for (int u = 0; u < V; u++) {
+        int i = threadIdx.x + u * NORM_THREADS;
 
-        n.x[row + i] = v;
-        square += v * v;
+        if (i >= n.hidden / 4)
+            continue;
+        if (a.awaited && cpu)
+            add(v[u].routed, __ldcv((const float4 *)a.partial + row + i));
+        add(v[u].x, v[u].gain);
+        add(v[u].x, v[u].routed, a.scale);
+        ((float4 *)n.x)[row + i] = v[u].x;
+        square += v[u].x.x * v[u].x.x + v[u].x.y * v[u].x.y + v[u].x.z * v[u].x.z +
+                  v[u].x.w * v[u].x.w;
     }
     if (!n.w)
         return;
     scale = 1 / sqrtf(block_sum(square) / n.hidden + n.eps);
-    for (int i = threadIdx.x; i < n.hidden; i += blockDim.x) {
-        float v = n.x[row + i] * scale * n.w[i];
+#pragma unroll
+    for (int u = 0; u < V; u++) {
+        int i = threadIdx.x + u * NORM_THREADS;
 
-        n.h32[row + i] = v;
-        n.h[row + i] = __bfloat16_as_ushort(__float2bfloat16_rn(v));
+        if (i < n.hidden / 4)
+            store_normed(n, row + i, v[u], scale);
     }
 }
 
@@ -176,7 +243,13 @@ void queue_norm(struct gpu *g, int from, int n, const struct addition *add, cons
     struct normed to = { x, g->s.h32, g->s.h, norm, g->shape.hidden, g->shape.norm_eps };
     struct addition none = {};
 
-    norm_kernel<<<n, NORM_THREADS, 0, g->stream>>>(to, add ? *add : none);
+    if (g->shape.hidden <= 4 * NORM_THREADS) {
+        int threads = ceil_div(g->shape.hidden / 4, WARP) * WARP;
+
+        norm_kernel<1><<<n, threads, 0, g->stream>>>(to, add ? *add : none);
+    } else {
+        norm_kernel<NORM_VECTORS><<<n, NORM_THREADS, 0, g->stream>>>(to, add ? *add : none);
+    }
     LAUNCHED(g);
 }
 

@@ -17,7 +17,7 @@ __global__ static void dequant_kernel(bf16 *to, const struct matrix m)
     const uint8_t *w = (const uint8_t *)m.weight + (size_t)row * row_bytes(F, m.cols);
     uint4 q = __ldcs((const uint4 *)(w + row_bytes(F, k)));
     const uint32_t words[4] = { q.x, q.y, q.z, q.w };
-    struct dequant d = C::load(m, row, k);
+    struct dequant d = C::load(m, groups_of(m), row, k);
     uint4 *out = (uint4 *)(to + (size_t)row * m.cols + k);
 
     /* Pairs that codec took four columns apart go back to neighbours. */

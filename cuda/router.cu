@@ -1,12 +1,13 @@
 /* The router: float32 logits, selection and weights of laguna.md 2.6, and in a decode step the
  * hand-over of the absent experts' work to the CPU.
  *
- * For few tokens a warp makes one logit, the block that ends last for a token selects, and the
+ * For few tokens two warps make one logit, the block that ends last for a token selects, and the
  * last of these posts: one launch for all of it. */
 #include "cuda/gpu_internal.cuh"
 #include "cuda/ticket.cuh"
 
-enum { ROUTER_THREADS = 128, ROUTER_ROWS = ROUTER_THREADS / WARP, TILE = 64, TILE_K = 16 };
+enum { ROUTER_THREADS = 256, ROUTER_SPLIT = 2, TILE = 64, TILE_K = 16 };
+enum { ROUTER_ROWS = ROUTER_THREADS / WARP / ROUTER_SPLIT };
 
 struct router {
     const float *h;                     /* [n][hidden] */
@@ -26,8 +27,10 @@ struct posting {
     const int *seat;                    /* [experts] of the layer */
     const struct ffn *ffn;              /* [experts] */
     struct pair *pair;                  /* [n][topk] */
-    uint16_t *step_id, *share_id, *share_token;
-    float *step_weight, *share_weight, *share_h;
+    uint16_t *step_id;                  /* of the layer: [n][topk] */
+    float *step_weight;
+    uint16_t *share_id, *share_token;   /* mapped, as share_weight and share_h */
+    float *share_weight, *share_h;
     uint32_t *epoch;                    /* last sequence; [1]: awaited */
     unsigned *ticket;                   /* [n] of tokens, then one of the step */
 };
@@ -45,9 +48,10 @@ static __device__ float score_of(const struct router &r, float logit)
 struct selection {
     alignas(16) float select[MAX_EXPERTS];
     float score[MAX_EXPERTS];
+    int seat[MAX_EXPERTS];              /* of a step */
     int best[MAX_TOPK];                 /* ids by rank */
-    int id[MAX_TOPK];                   /* ascending */
-    float sum;
+    int id[MAX_TOPK];                   /* ascending, and their scores */
+    float chosen[MAX_TOPK];
 };
 
 /* How many experts come before x: a better one, or an equal one of lower id. */
@@ -67,9 +71,8 @@ static __device__ int rank_of(const struct selection &s, int x, int experts)
     return rank;
 }
 
-/* The whole block selects for token t.  Where a score is not finite, topk distinct experts
- * come out all the same, and the mailbox names the layer. */
-static __device__ void select_experts(struct selection &s, const struct router &r, int t)
+static __device__ void score_experts(struct selection &s, const struct router &r, int t,
+                                     const int *seat)
 {
     const float *logits = r.logits + (size_t)t * r.experts;
 
@@ -77,6 +80,8 @@ static __device__ void select_experts(struct selection &s, const struct router &
         float sel = -INFINITY;
 
         if (x < r.experts) {
+            if (seat)
+                s.seat[x] = seat[x];
             s.score[x] = score_of(r, __ldcg(logits + x));
             sel = s.score[x] + r.bias[x];
             if (!isfinite(sel)) {
@@ -88,6 +93,16 @@ static __device__ void select_experts(struct selection &s, const struct router &
         s.select[x] = sel;
     }
     __syncthreads();
+}
+
+/* The whole block selects for token t.  Where a score is not finite, topk distinct experts
+ * come out all the same, and the mailbox names the layer. */
+static __device__ void select_experts(struct selection &s, const struct router &r, int t,
+                                      const int *seat)
+{
+    int k = threadIdx.x;
+
+    score_experts(s, r, t, seat);
     for (int x = threadIdx.x; x < r.experts; x += blockDim.x) {
         int rank = rank_of(s, x, r.experts);
 
@@ -95,58 +110,51 @@ static __device__ void select_experts(struct selection &s, const struct router &
             s.best[rank] = x;
     }
     __syncthreads();
-    if ((int)threadIdx.x < r.topk) {
-        int mine = s.best[threadIdx.x], at = 0;
+    if (k < r.topk) {
+        int mine = s.best[k], at = 0;
 
-        for (int k = 0; k < r.topk; k++)
-            at += s.best[k] < mine;
+        for (int j = 0; j < r.topk; j++)
+            at += s.best[j] < mine;
         s.id[at] = mine;
+        s.chosen[at] = s.score[mine];
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        s.sum = 0;
-        for (int k = 0; k < r.topk; k++)
-            s.sum += s.score[s.id[k]];
-    }
-    __syncthreads();
-    if ((int)threadIdx.x < r.topk) {
-        float w = s.score[s.id[threadIdx.x]];
+    if (k < r.topk) {
+        float sum = 0;
 
-        r.id[(size_t)t * r.topk + threadIdx.x] = (uint16_t)s.id[threadIdx.x];
-        r.weight[(size_t)t * r.topk + threadIdx.x] = r.norm_topk ? w / s.sum : w;
+        for (int j = 0; j < r.topk; j++)
+            sum += s.chosen[j];
+        r.id[(size_t)t * r.topk + k] = (uint16_t)s.id[k];
+        r.weight[(size_t)t * r.topk + k] = r.norm_topk ? s.chosen[k] / sum : s.chosen[k];
     }
     __syncthreads();
 }
 
-static __device__ void resolve_pairs(const struct router &r, const struct posting &p, int t)
+/* Pairs of token t: who sits where, and for the host at the end of the step the route. */
+static __device__ void resolve_pairs(const struct selection &s, const struct router &r,
+                                     const struct posting &p, int t)
 {
+    enum { WORDS = sizeof(struct ffn) / sizeof(uint64_t) };
     int k = threadIdx.x;
-    size_t i = (size_t)t * r.topk + k;
+    size_t first = (size_t)t * r.topk;
 
-    if (k >= r.topk)
-        return;
-    int id = r.id[i], slot = p.seat[id];
+    if (k < r.topk) {
+        p.pair[first + k].weight = p.step_weight[first + k] = r.weight[first + k];
+        p.pair[first + k].slot = s.seat[s.id[k]];
+        p.step_id[first + k] = (uint16_t)s.id[k];
+    }
+    for (int i = threadIdx.x; i < r.topk * WORDS; i += blockDim.x) {
+        const uint64_t *from = (const uint64_t *)&p.ffn[s.id[i / WORDS]];
 
-    p.pair[i].weight = r.weight[i];
-    p.pair[i].slot = slot;
-    if (slot >= 0)
-        p.pair[i].ffn = p.ffn[id];
-    p.step_id[i] = (uint16_t)id;
-    p.step_weight[i] = r.weight[i];
+        ((uint64_t *)&p.pair[first + i / WORDS].ffn)[i % WORDS] = from[i % WORDS];
+    }
 }
 
-/* All tokens are resolved: list the absent pairs for the CPU and raise the flag. */
-static __device__ void post_share(const struct router &r, const struct posting &p)
+/* The absent pairs in the mailbox, from slot [n * topk] in shared memory. */
+static __device__ void list_absent(const struct router &r, const struct posting &p,
+                                   const int *slot)
 {
-    __shared__ int slot[GPU_STEP_TOKENS * MAX_TOPK], absent;
-    int pairs = r.n * r.topk;
-
-    if (threadIdx.x == 0)
-        absent = 0;
-    for (int i = threadIdx.x; i < pairs; i += blockDim.x)
-        slot[i] = __ldcg(&p.pair[i].slot);
-    __syncthreads();
-    for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
+    for (int i = threadIdx.x; i < r.n * r.topk; i += blockDim.x) {
         int at = 0;
 
         if (slot[i] >= 0)
@@ -156,14 +164,27 @@ static __device__ void post_share(const struct router &r, const struct posting &
         p.share_id[at] = __ldcg(r.id + i);
         p.share_token[at] = (uint16_t)(i / r.topk);
         p.share_weight[at] = __ldcg(r.weight + i);
-        atomicAdd(&absent, 1);
     }
+    for (int i = threadIdx.x; i < r.n * r.hidden / 4; i += blockDim.x)
+        ((float4 *)p.share_h)[i] = ((const float4 *)r.h)[i];
+}
+
+/* All tokens are resolved: hand what is absent to the CPU and raise the flag. */
+static __device__ void post_share(const struct router &r, const struct posting &p)
+{
+    __shared__ int slot[GPU_STEP_TOKENS * MAX_TOPK];
+    int absent = 0;
+
+    for (int i = threadIdx.x; i < r.n * r.topk; i += blockDim.x)
+        slot[i] = __ldcg(&p.pair[i].slot);
     __syncthreads();
-    if (absent)
-        for (int i = threadIdx.x; i < r.n * r.hidden / 4; i += blockDim.x)
-            ((float4 *)p.share_h)[i] = ((const float4 *)r.h)[i];
-    __threadfence_system();
-    __syncthreads();
+    for (int i = 0; i < r.n * r.topk; i++)
+        absent += slot[i] < 0;
+    if (absent) {
+        list_absent(r, p, slot);
+        __threadfence_system();
+        __syncthreads();
+    }
     if (threadIdx.x)
         return;
     p.epoch[1] = 0;
@@ -173,18 +194,19 @@ static __device__ void post_share(const struct router &r, const struct posting &
         p.epoch[0] = p.epoch[1] = next;
         r.box->layer = r.layer;
         r.box->pairs = absent;
-        __threadfence_system();
         asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&r.box->post), "r"(next)
                      : "memory");
     }
 }
 
-static __device__ float dot(const float *x, const bf16 *w, int n)
+/* This warp's share of x w: every ROUTER_SPLIT-th run of columns. */
+static __device__ float dot(const float *x, const bf16 *w, int n, int share)
 {
     int lane = threadIdx.x % WARP;
     float sum = 0;
 
-    for (int i = lane * 8; i < n; i += WARP * 8) {
+#pragma unroll 6
+    for (int i = (share * WARP + lane) * 8; i < n; i += ROUTER_SPLIT * WARP * 8) {
         uint4 q = __ldg((const uint4 *)(w + i));
         float4 a = *(const float4 *)(x + i), b = *(const float4 *)(x + i + 4);
 
@@ -203,22 +225,33 @@ __global__ static void __launch_bounds__(ROUTER_THREADS)
     router_kernel(const struct router r, const struct posting p)
 {
     __shared__ struct selection s;
-    int x = blockIdx.x * ROUTER_ROWS + threadIdx.x / WARP, t = blockIdx.y;
+    __shared__ float part[ROUTER_ROWS][ROUTER_SPLIT];
+    int warp = threadIdx.x / WARP, row = warp / ROUTER_SPLIT, share = warp % ROUTER_SPLIT;
+    int x = blockIdx.x * ROUTER_ROWS + row, t = blockIdx.y;
 
     if (x < r.experts) {
-        float v = dot(r.h + (size_t)t * r.hidden, r.w + (size_t)x * r.hidden, r.hidden);
+        float v = dot(r.h + (size_t)t * r.hidden, r.w + (size_t)x * r.hidden, r.hidden, share);
 
         if (threadIdx.x % WARP == 0)
-            r.logits[(size_t)t * r.experts + x] = v;
+            part[row][share] = v;
     }
+    __syncthreads();
+    x = blockIdx.x * ROUTER_ROWS + threadIdx.x;
+    if (threadIdx.x < ROUTER_ROWS && x < r.experts)
+        r.logits[(size_t)t * r.experts + x] = part[threadIdx.x][0] + part[threadIdx.x][1];
     if (!last_block(p.ticket + t, gridDim.x))
         return;
-    select_experts(s, r, t);
+    select_experts(s, r, t, p.seat);
     if (!p.pair)
         return;
-    resolve_pairs(r, p, t);
-    if (last_block(p.ticket + GPU_STEP_TOKENS, r.n))
-        post_share(r, p);
+    resolve_pairs(s, r, p, t);
+    if (r.n > 1) {
+        if (!last_block(p.ticket + GPU_STEP_TOKENS, r.n))
+            return;
+    } else {
+        __syncthreads();
+    }
+    post_share(r, p);
 }
 
 /* Many tokens: logits in tiles of 64 tokens and 64 experts, 16 of them a thread. */
@@ -258,7 +291,7 @@ __global__ static void __launch_bounds__(ROUTER_THREADS) select_kernel(const str
 {
     __shared__ struct selection s;
 
-    select_experts(s, r, blockIdx.x);
+    select_experts(s, r, blockIdx.x, NULL);
 }
 
 static struct posting posting_of(struct gpu *g, int layer)
@@ -267,8 +300,8 @@ static struct posting posting_of(struct gpu *g, int layer)
     size_t step = (size_t)layer * GPU_STEP_TOKENS * g->shape.topk;
     struct posting p = {
         .seat = g->seat + at, .ffn = g->ffn_seat + at, .pair = g->s.pair,
-        .step_id = g->step_id_dev + step, .share_id = g->share_id_dev,
-        .share_token = g->share_token_dev, .step_weight = g->step_weight_dev + step,
+        .step_id = g->s.step_id + step, .step_weight = g->s.step_weight + step,
+        .share_id = g->share_id_dev, .share_token = g->share_token_dev,
         .share_weight = g->share_weight_dev, .share_h = g->share_h_dev, .epoch = g->epoch,
     };
 

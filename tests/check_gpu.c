@@ -674,7 +674,8 @@ static void check_steps(const struct toy *t, enum gpu_kv kv, int seated)
         others = plain_step(&p, g, &b, want);
         d = distance(got, want, (size_t)sizes[i] * vocab);
         gpu_step_route(g, t->s.layers - 1, &r);
-        ok(rc >= 0 && d < 0.03, "step of %d at %d, %s %s, %d experts seated, %d shares: %.2g %s",
+        /* A rounding that falls the other way moves an E4M3 key by an eighth. */
+        ok(rc >= 0 && d < (kv == GPU_KV_FP8 ? 0.06 : 0.03), "step of %d at %d, %s %s, %d experts seated, %d shares: %.2g %s",
            sizes[i], pos, formats[t->format], caches[kv], seated, rc, d, e.text);
         ok(r.tokens == sizes[i] && r.topk == t->s.topk && others <= 1 + sizes[i] / 3,
            "and its routes: %d of %d other than plain C's", others,
