@@ -523,6 +523,7 @@ __global__ static void __launch_bounds__(ATTEND_WARPS *WARP, blocks_of(TYPE))
     size_t at = (size_t)token * gridDim.y + blockIdx.y;
     float *partial = a.partial + at * a.splits * PARTIAL;
 
+    begin_in_order();
     chunk = max((int)CHUNK_LEAST,
                 ((keys + a.splits - 1) / a.splits + CHUNK_LEAST - 1) / CHUNK_LEAST * CHUNK_LEAST);
     active = (keys + chunk - 1) / chunk;
@@ -580,13 +581,13 @@ template <int DIM, int TYPE> static void queue_type(struct gpu *g, const struct 
     if (a->n > GPU_STEP_TOKENS) {
         prefill_kernel<DIM, TYPE><<<dim3(ceil_div(rows, ATTEND_WARPS * HEAD_ROWS), a->kv_heads),
                                     ATTEND_WARPS * WARP, 0, g->stream>>>(*a);
+        LAUNCHED(g);
     } else {
         size_t shared = ATTEND_WARPS * part_floats(DIM) * sizeof(float);
 
-        decode_kernel<DIM, TYPE><<<dim3(a->splits, tiles, a->n), ATTEND_WARPS * WARP, shared,
-                                   g->stream>>>(*a);
+        launch_early(g, decode_kernel<DIM, TYPE>, dim3(a->splits, tiles, a->n),
+                     ATTEND_WARPS * WARP, shared, *a);
     }
-    LAUNCHED(g);
 }
 
 template <int DIM> static void queue_dim(struct gpu *g, const struct attend *a)

@@ -25,6 +25,8 @@ __global__ static void __launch_bounds__(GATE_WARPS *WARP, NT == 1 ? STEP_BLOCKS
     int warp = threadIdx.x / WARP, half = GATE_WARPS / 2, row0 = blockIdx.x * TILE_ROWS;
     int i = blockIdx.y, pairs = a.n * a.topk;
     bool routed = i < pairs;
+
+    begin_in_order();
     const struct ffn *f = routed ? &a.pair[i].ffn : &a.shared;
     /* Read before it is known whether it is wanted: one latency instead of two. */
     const struct matrix m = warp < half ? f->gate : f->up;
@@ -68,8 +70,10 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP, NT == 1 ? STEP_BLOCKS
     struct tokens v;
     float acc[NT][4] = {}, *tile = tiles[warp];
 
-    if ((routed && a.pair[i].slot < 0) || row0 >= m.rows)
+    if ((routed && a.pair[i].slot < 0) || row0 >= m.rows) {
+        begin_in_order();
         return;
+    }
     if (routed)
         v = { a.inner + (size_t)i * a.expert_inner, (size_t)a.expert_inner, 1 };
     else
@@ -105,13 +109,12 @@ void queue_step_experts(struct gpu *g, int layer, int n)
     dim3 down(ceil_div(s->hidden, TILE_ROWS * DOWN_WARPS), pairs + shared);
 
     if (n <= 8) {
-        gate_up_kernel<1><<<up, GATE_WARPS * WARP, 0, g->stream>>>(a);
-        down_kernel<1><<<down, DOWN_WARPS * WARP, 0, g->stream>>>(a);
+        launch_early(g, gate_up_kernel<1>, up, GATE_WARPS * WARP, 0, a);
+        launch_early(g, down_kernel<1>, down, DOWN_WARPS * WARP, 0, a);
     } else {
-        gate_up_kernel<2><<<up, GATE_WARPS * WARP, 0, g->stream>>>(a);
-        down_kernel<2><<<down, DOWN_WARPS * WARP, 0, g->stream>>>(a);
+        launch_early(g, gate_up_kernel<2>, up, GATE_WARPS * WARP, 0, a);
+        launch_early(g, down_kernel<2>, down, DOWN_WARPS * WARP, 0, a);
     }
-    LAUNCHED(g);
 }
 
 /* gathered[p] = h[token of p]; hidden is a multiple of 32. */

@@ -212,6 +212,7 @@ static int check_device(struct gpu *g, struct err *e)
         return fail(e, -ENOTSUP, "hidden_size %d: the GPU kernels know up to %d", s->hidden,
                     (int)MAX_HIDDEN);
     g->sms = p.multiProcessorCount < MAX_SMS ? p.multiProcessorCount : MAX_SMS;
+    g->early = kernels_begin_early();
     return 0;
 }
 

@@ -107,6 +107,7 @@ struct gpu {
     cudaEvent_t *slot_filled;           /* [slots] */
     bool *slot_waited;                  /* [slots]: the compute stream already waits for it */
     int sms, pairs;
+    bool early;                         /* kernels may begin early */
     uint8_t *arena;
     size_t arena_bytes, dense_at, dense_end;
     struct scratch s;
@@ -159,6 +160,17 @@ struct gpu {
 
 #define LAUNCHED(g) TRY(g, cudaGetLastError())
 
+/* Kernels that begin early: on compute capability 9.0 their blocks may start while the kernel
+ * before is still running.  Until begin_in_order() they may read only weights and what the
+ * kernel before that one wrote; every block calls it before it ends. */
+static __device__ __forceinline__ void begin_in_order(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 void gpu_fault(struct gpu *g, cudaError_t rc, const char *call, int line);
 /* -EREMOTEIO with the words where the device has failed, else 0. */
 int  gpu_check(struct gpu *g, struct err *e);
@@ -168,6 +180,24 @@ struct matrix gpu_place_matrix(struct gpu *g, uint8_t *at, const struct matrix *
 void gpu_sync_table(struct gpu *g);
 /* Pinned memory of staging_bytes, once the last upload from it is done. */
 uint8_t *gpu_staging(struct gpu *g);
+
+template <typename... P, typename... A>
+static void launch_early(struct gpu *g, void (*kernel)(P...), dim3 blocks, int threads,
+                         size_t shared, const A &...args)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t c = {};
+
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = blocks;
+    c.blockDim = dim3(threads);
+    c.dynamicSmemBytes = shared;
+    c.stream = g->stream;
+    c.attrs = &attribute;
+    c.numAttrs = g->early;
+    TRY(g, cudaLaunchKernelEx(&c, kernel, args...));
+}
 
 static inline int ceil_div(int a, int b)
 {
@@ -208,7 +238,9 @@ struct addition {
     int topk;
 };
 
-/* norm.cu.  Rows from..from + n - 1 of the residual stream; the normed rows start at h[0].
+/* norm.cu.  Whether this machine's kernels know begin_in_order(). */
+bool kernels_begin_early(void);
+/* Rows from..from + n - 1 of the residual stream; the normed rows start at h[0].
  * norm NULL: add only. */
 void queue_embed(struct gpu *g, int n, const int *tokens, const int *pos, int pos0);
 void queue_norm(struct gpu *g, int from, int n, const struct addition *add, const float *norm);

@@ -69,6 +69,7 @@ __global__ static void __launch_bounds__(SCAN_THREADS) argmax_kernel(const struc
     struct best *part = s.part + blockIdx.y * SCAN_BLOCKS;
     struct best b = { -INFINITY, 0x7fffffff };
 
+    begin_in_order();
     for (int i = blockIdx.x * SCAN_THREADS + threadIdx.x; i < s.vocab;
          i += SCAN_BLOCKS * SCAN_THREADS) {
         if (isfinite(row[i]))
@@ -108,8 +109,7 @@ void queue_head(struct gpu *g, int n, bool step)
                       g->step_id_dev, g->step_weight_dev, g->shape.layers, g->shape.topk };
 
     queue_matvec(g, &p);
-    argmax_kernel<<<dim3(SCAN_BLOCKS, n), SCAN_THREADS, 0, g->stream>>>(s);
-    LAUNCHED(g);
+    launch_early(g, argmax_kernel, dim3(SCAN_BLOCKS, n), SCAN_THREADS, 0, s);
 }
 
 enum { CHOICE_THREADS = 1024, DIGITS = 256 };

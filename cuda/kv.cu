@@ -94,6 +94,7 @@ __global__ static void prepare_kernel(const struct prepare p)
     const float *from;
     size_t at;
 
+    begin_in_order();
     if (kv >= 2 * p.kv_heads)
         return;
     kv -= value * p.kv_heads;
@@ -133,7 +134,6 @@ void queue_prepare(struct gpu *g, int layer, int n, const int *pos, int pos0)
     };
     int heads = l->heads + 2 * s->kv_heads;
 
-    prepare_kernel<<<dim3(ceil_div(heads, PREPARE_WARPS), n), PREPARE_WARPS * WARP,
-                     PREPARE_WARPS * s->head_dim * sizeof(float), g->stream>>>(p);
-    LAUNCHED(g);
+    launch_early(g, prepare_kernel, dim3(ceil_div(heads, PREPARE_WARPS), n), PREPARE_WARPS * WARP,
+                 PREPARE_WARPS * s->head_dim * sizeof(float), p);
 }

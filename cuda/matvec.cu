@@ -44,8 +44,7 @@ void queue_matvec(struct gpu *g, const struct product *p)
     int warps = tiles < 4 * g->sms && cols >= 2048 ? MATVEC_WARPS : 4;
 
     if (p->n <= 8)
-        matvec_kernel<1><<<dim3(tiles, 1), warps * WARP, 0, g->stream>>>(*p);
+        launch_early(g, matvec_kernel<1>, dim3(tiles, 1), warps * WARP, 0, *p);
     else
-        matvec_kernel<2><<<dim3(tiles, ceil_div(p->n, 16)), warps * WARP, 0, g->stream>>>(*p);
-    LAUNCHED(g);
+        launch_early(g, matvec_kernel<2>, dim3(tiles, ceil_div(p->n, 16)), warps * WARP, 0, *p);
 }

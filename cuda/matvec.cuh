@@ -314,6 +314,7 @@ static __device__ __forceinline__ void tile_of(float acc[NT][4], const struct ma
     for (int u = 0; u < AHEAD; u++)
         if (from + u < whole)
             w.load(part[u], W::column(from + u));
+    begin_in_order();
     for (int c = from; c < whole; c += AHEAD)
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {

@@ -133,7 +133,6 @@ static __device__ void load_vectors(struct vectors &v, const struct normed &n,
     size_t at = t * vectors + i;
 
     v.x = vector_at(n.x, at);
-    v.w = n.w ? vector_at(n.w, i) : zero;
     v.gain = a.delta ? vector_at(a.delta, at) : zero;
     if (a.shared)
         add(v.gain, vector_at(a.shared, at));
@@ -164,6 +163,14 @@ __global__ static void __launch_bounds__(NORM_THREADS)
     size_t row = (size_t)blockIdx.x * (n.hidden / 4);
     float square = 0, scale;
 
+#pragma unroll
+    for (int u = 0; u < V; u++) {
+        int i = threadIdx.x + u * NORM_THREADS;
+
+        if (n.w && i < n.hidden / 4)
+            v[u].w = vector_at(n.w, i);
+    }
+    begin_in_order();
 #pragma unroll
     for (int u = 0; u < V; u++) {
         int i = threadIdx.x + u * NORM_THREADS;
@@ -228,6 +235,14 @@ __global__ static void accumulate_kernel(float *to, const float *from, size_t n)
         to[i] += from[i];
 }
 
+/* The code that was loaded may be PTX of 8.0 compiled by the driver, whatever the device is. */
+bool kernels_begin_early(void)
+{
+    cudaFuncAttributes a;
+
+    return cudaFuncGetAttributes(&a, norm_kernel<1>) == cudaSuccess && a.ptxVersion >= 90;
+}
+
 void queue_embed(struct gpu *g, int n, const int *tokens, const int *pos, int pos0)
 {
     embed_kernel<<<n, 256, 0, g->stream>>>(g->s.x, (const bf16 *)g->embed.weight, tokens,
@@ -246,11 +261,10 @@ void queue_norm(struct gpu *g, int from, int n, const struct addition *add, cons
     if (g->shape.hidden <= 4 * NORM_THREADS) {
         int threads = ceil_div(g->shape.hidden / 4, WARP) * WARP;
 
-        norm_kernel<1><<<n, threads, 0, g->stream>>>(to, add ? *add : none);
+        launch_early(g, norm_kernel<1>, n, threads, 0, to, add ? *add : none);
     } else {
-        norm_kernel<NORM_VECTORS><<<n, NORM_THREADS, 0, g->stream>>>(to, add ? *add : none);
+        launch_early(g, norm_kernel<NORM_VECTORS>, n, NORM_THREADS, 0, to, add ? *add : none);
     }
-    LAUNCHED(g);
 }
 
 void queue_silu(struct gpu *g, size_t n)

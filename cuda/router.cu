@@ -226,9 +226,14 @@ __global__ static void __launch_bounds__(ROUTER_THREADS)
 {
     __shared__ struct selection s;
     __shared__ float part[ROUTER_ROWS][ROUTER_SPLIT];
+    enum { LINE = 64 };         /* weights in a line of the cache */
     int warp = threadIdx.x / WARP, row = warp / ROUTER_SPLIT, share = warp % ROUTER_SPLIT;
-    int x = blockIdx.x * ROUTER_ROWS + row, t = blockIdx.y;
+    int x = blockIdx.x * ROUTER_ROWS + row, t = blockIdx.y, lane = threadIdx.x % WARP;
 
+    if (x < r.experts)
+        for (int i = (share * WARP + lane) * LINE; i < r.hidden; i += ROUTER_SPLIT * WARP * LINE)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(r.w + (size_t)x * r.hidden + i));
+    begin_in_order();
     if (x < r.experts) {
         float v = dot(r.h + (size_t)t * r.hidden, r.w + (size_t)x * r.hidden, r.hidden, share);
 
@@ -325,8 +330,8 @@ void queue_router(struct gpu *g, int layer, int n, bool step)
         p = posting_of(g, layer);
     p.ticket = g->s.ticket + ATTEND_TICKETS;
     if (n <= GPU_STEP_TOKENS) {
-        router_kernel<<<dim3(ceil_div(s->experts, ROUTER_ROWS), n), ROUTER_THREADS, 0,
-                        g->stream>>>(r, p);
+        launch_early(g, router_kernel, dim3(ceil_div(s->experts, ROUTER_ROWS), n), ROUTER_THREADS,
+                     0, r, p);
     } else {
         logits_kernel<<<dim3(ceil_div(n, TILE), ceil_div(s->experts, TILE)), 256, 0,
                         g->stream>>>(r);
