@@ -1,13 +1,14 @@
 /* Every stage and kernel behind cuda/gpu.h against plain C of the same arithmetic, over odd
  * shapes.  `make check-gpu` runs it on a machine with a GPU; in builds without CUDA `make check`
- * runs it over gpu_ref.c.  With --full also at the dimensions of the real model. */
+ * runs it over gpu_ref.c.  With --full also at the dimensions of the real model, which takes plain C
+ * minutes; with --own never through cuBLAS, whose kernels are none of ours to check. */
 #include "tests/gpu_plain.h"
 #include "tests/tap.h"
 
 static const char *const formats[W_FORMATS] = { "bf16", "int8", "int4", "mxfp4" };
 static const char *const caches[GPU_KV_TYPES] = { "q8", "fp8", "bf16" };
 
-static bool on_gpu;                     /* set once, by main() */
+static bool on_gpu, only_own;           /* set once, by main() */
 
 static void must(int rc, const struct err *e)
 {
@@ -43,6 +44,12 @@ static double step_distance(const float *a, const float *b, const float *x, size
     free(da);
     free(db);
     return d;
+}
+
+static struct gpu *open_toy(const struct toy *t, struct gpu_config *c, int seated)
+{
+    c->own_products |= only_own;
+    return toy_gpu(t, c, seated);
 }
 
 /* --- shapes ----------------------------------------------------------------------------------- */
@@ -188,7 +195,7 @@ static void check_products(bool own)
     small_toy(&t, W_INT4);
     c = toy_config(&t, 128, 64, GPU_KV_BF16);
     c.own_products = own;
-    g = toy_gpu(&t, &c, 0);
+    g = open_toy(&t, &c, 0);
     for (int f = 0; f < W_FORMATS; f++)
         for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
             for (size_t k = 0; k < sizeof(tokens) / sizeof(*tokens); k++) {
@@ -211,7 +218,7 @@ static void check_codes(void)
 
     small_toy(&t, W_INT4);
     c = toy_config(&t, 128, 64, GPU_KV_BF16);
-    g = toy_gpu(&t, &c, 0);
+    g = open_toy(&t, &c, 0);
     for (int f = W_INT8; f < W_FORMATS; f++) {
         struct matrix m = toy_matrix(&t, (enum wformat)f, 64, 256);
         uint8_t *codes = (uint8_t *)(uintptr_t)m.weight;
@@ -256,7 +263,7 @@ static void check_attention(const struct toy *t, enum gpu_kv kv, int layer, cons
         total += *n;
     c = toy_config(t, total, batch, kv);
     c.slots = 0;
-    g = toy_gpu(t, &c, 0);
+    g = open_toy(t, &c, 0);
     plain_open(&p, t, kv, total);
     for (const int *n = sizes; *n; pos += *n++) {
         size_t all = (size_t)*n * (size_t)s->hidden;
@@ -426,7 +433,7 @@ static void check_ffns(const struct toy *t, bool own)
     struct gpu *g;
 
     c.own_products = own;
-    g = toy_gpu(t, &c, t->s.experts);
+    g = open_toy(t, &c, t->s.experts);
     for (size_t i = 0; i < sizeof(tokens) / sizeof(*tokens); i++) {
         if (!on_gpu && tokens[i] > 17)          /* C takes them one by one */
             continue;
@@ -453,7 +460,7 @@ static void check_router_edges(void)
     memset((void *)(uintptr_t)t.layer[1].router.weight, 0, 24 * 256 * sizeof(bf16));
     t.layer[1].router_bias = zero;
     c = toy_config(&t, 128, 32, GPU_KV_BF16);
-    g = toy_gpu(&t, &c, 24);
+    g = open_toy(&t, &c, 24);
     x = toy_memory(32 * 256 * sizeof(float));
     for (int n = 1; n <= 32; n += 31) {
         fill_random(g, &t.s, n, x, 3);
@@ -478,7 +485,7 @@ static void check_router_edges(void)
 static void check_head(const struct toy *t)
 {
     struct gpu_config c = toy_config(t, 128, 40, GPU_KV_BF16);
-    struct gpu *g = toy_gpu(t, &c, 0);
+    struct gpu *g = open_toy(t, &c, 0);
     size_t hidden = (size_t)t->s.hidden, vocab = (size_t)t->s.vocab;
     float *x = toy_memory(40 * hidden * 4), *h = toy_memory(hidden * 4);
     float *want = toy_memory(vocab * 4), *got = toy_memory(16 * vocab * 4);
@@ -551,7 +558,7 @@ static void check_sampling(void)
     for (int i = 1; i < 20; i++)
         memcpy((bf16 *)(uintptr_t)t.head.weight + (size_t)i * 37 * 256, t.head.weight, 512);
     c = toy_config(&t, 64, 8, GPU_KV_BF16);
-    g = toy_gpu(&t, &c, 0);
+    g = open_toy(&t, &c, 0);
     x = toy_memory(8 * 256 * 4);
     row = toy_memory(8 * 1003 * 4);
     fill_random(g, &t.s, 8, x, 31);
@@ -650,7 +657,7 @@ static void check_steps(const struct toy *t, enum gpu_kv kv, int seated)
 {
     static const int sizes[] = { 1, 3, 1, 16, 1, 9 };
     struct gpu_config c = toy_config(t, 64, 16, kv);
-    struct gpu *g = toy_gpu(t, &c, seated);
+    struct gpu *g = open_toy(t, &c, seated);
     size_t vocab = (size_t)t->s.vocab;
     float *got = toy_memory(16 * vocab * 4), *want = toy_memory(16 * vocab * 4);
     float *first = toy_memory(16 * vocab * 4);
@@ -711,7 +718,7 @@ static void check_seats(void)
 
     small_toy(&t, W_INT4);
     c = toy_config(&t, 64, 16, GPU_KV_BF16);
-    g = toy_gpu(&t, &c, 24);
+    g = open_toy(&t, &c, 24);
     a = toy_memory(1003 * 4);
     z = toy_memory(1003 * 4);
     must(gpu_capture(g, 1, &e), &e);
@@ -748,7 +755,7 @@ static void check_watchdog(void)
     small_toy(&t, W_INT4);
     c = toy_config(&t, 64, 16, GPU_KV_BF16);
     c.watchdog_ms = 100;
-    g = toy_gpu(&t, &c, 0);
+    g = open_toy(&t, &c, 0);
     a = toy_memory(1003 * 4);
     z = toy_memory(1003 * 4);
     must(gpu_capture(g, 1, &e), &e);
@@ -773,7 +780,7 @@ static void check_limits(void)
 
     small_toy(&t, W_INT4);
     c = toy_config(&t, 512, 32, GPU_KV_Q8);
-    g = toy_gpu(&t, &c, 1);
+    g = open_toy(&t, &c, 1);
     x = toy_memory(32 * 256 * 4);
     for (int pos = 0; pos < 320; pos += 32) {
         int32_t token[32] = { 0 };
@@ -812,10 +819,15 @@ int main(int argc, char **argv)
     int n = gpu_list(facts, &e);
     struct gpu_config c;
     struct gpu *g;
+    bool full = false;
 
+    for (int i = 1; i < argc; i++) {
+        full |= !strcmp(argv[i], "--full");
+        only_own |= !strcmp(argv[i], "--own");
+    }
     small_toy(&t, W_INT4);
     c = toy_config(&t, 64, 16, GPU_KV_Q8);
-    g = toy_gpu(&t, &c, 0);
+    g = open_toy(&t, &c, 0);
     if (!g) {
         printf("1..0 # SKIP no GPU %s\n", e.text);
         return 0;
@@ -826,7 +838,7 @@ int main(int argc, char **argv)
                facts[0].minor, gpu_slow_products(g) ? "own kernels" : "cuBLAS");
     gpu_close(g);
     check_products(true);
-    if (on_gpu)
+    if (on_gpu && !only_own)
         check_products(false);
     check_codes();
     check_attentions();
@@ -845,7 +857,7 @@ int main(int argc, char **argv)
     if (on_gpu)
         check_watchdog();
     check_limits();
-    if (on_gpu && argc > 1 && !strcmp(argv[1], "--full"))
+    if (on_gpu && full)
         check_real();
     return done();
 }
