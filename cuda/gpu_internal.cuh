@@ -163,13 +163,17 @@ struct gpu {
 /* Kernels that begin early: on compute capability 9.0 their blocks may start while the kernel
  * before is still running.  Until begin_in_order() they may read only weights and what the
  * kernel before that one wrote; every block calls it before it ends. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 static __device__ __forceinline__ void begin_in_order(void)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 }
+#else
+static __device__ __forceinline__ void begin_in_order(void)
+{
+}
+#endif
 
 void gpu_fault(struct gpu *g, cudaError_t rc, const char *call, int line);
 /* -EREMOTEIO with the words where the device has failed, else 0. */
@@ -240,6 +244,7 @@ struct addition {
 
 /* norm.cu.  Whether this machine's kernels know begin_in_order(). */
 bool kernels_begin_early(void);
+
 /* Rows from..from + n - 1 of the residual stream; the normed rows start at h[0].
  * norm NULL: add only. */
 void queue_embed(struct gpu *g, int n, const int *tokens, const int *pos, int pos0);

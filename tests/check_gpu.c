@@ -1,7 +1,7 @@
 /* Every stage and kernel behind cuda/gpu.h against plain C of the same arithmetic, over odd
  * shapes.  `make check-gpu` runs it on a machine with a GPU; in builds without CUDA `make check`
- * runs it over gpu_ref.c.  With --full also at the dimensions of the real model, which takes plain C
- * minutes; with --own never through cuBLAS, whose kernels are none of ours to check. */
+ * runs it over gpu_ref.c.  With --full also at the dimensions of the real model, which takes
+ * plain C minutes; with --own never through cuBLAS, whose kernels are not ours to check. */
 #include "tests/gpu_plain.h"
 #include "tests/tap.h"
 
@@ -682,8 +682,9 @@ static void check_steps(const struct toy *t, enum gpu_kv kv, int seated)
         d = distance(got, want, (size_t)sizes[i] * vocab);
         gpu_step_route(g, t->s.layers - 1, &r);
         /* A rounding that falls the other way moves an E4M3 key by an eighth. */
-        ok(rc >= 0 && d < (kv == GPU_KV_FP8 ? 0.06 : 0.03), "step of %d at %d, %s %s, %d experts seated, %d shares: %.2g %s",
-           sizes[i], pos, formats[t->format], caches[kv], seated, rc, d, e.text);
+        ok(rc >= 0 && d < (kv == GPU_KV_FP8 ? 0.06 : 0.03),
+           "step of %d at %d, %s %s, %d experts seated, %d shares: %.2g %s", sizes[i], pos,
+           formats[t->format], caches[kv], seated, rc, d, e.text);
         ok(r.tokens == sizes[i] && r.topk == t->s.topk && others <= 1 + sizes[i] / 3,
            "and its routes: %d of %d other than plain C's", others,
            sizes[i] * t->s.sparse_layers);
