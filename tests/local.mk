@@ -371,6 +371,7 @@ EXTRA_DIST += tests/clients.sh
 EXTRA_DIST += tests/page.py
 EXTRA_DIST += tests/page.sh
 EXTRA_DIST += man/page.png
+
 ## The GPU stages: with CUDA run by hand (`make check-gpu`), else here over cuda/gpu_ref.c.
 check_PROGRAMS += tests/check_gpu
 tests_check_gpu_SOURCES  = tests/check_gpu.c
