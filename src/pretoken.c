@@ -161,7 +161,8 @@ static int compile(pcre2_code **out, const char *pattern, uint32_t options, stru
     pcre2_compile_context_free(c);
     if (!*out) {
         pcre2_get_error_message(code, text, sizeof(text));
-        return fail(e, -EBADMSG, "split pattern, offset %zu: %s", (size_t)at, (char *)text);
+        return fail(e, code == PCRE2_ERROR_HEAP_FAILED ? -ENOMEM : -EBADMSG,
+                    "split pattern, offset %zu: %s", (size_t)at, (char *)text);
     }
     /* Without leave for executable memory the interpreter does the same, slower. */
     pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);

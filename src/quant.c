@@ -174,6 +174,10 @@ static void add_pattern(struct config *c, struct quant *q, const char *text, int
     }
     p->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
                             PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+    if (!p->code && code == PCRE2_ERROR_HEAP_FAILED) {
+        c->rc = fail(c->e, -ENOMEM, "%s: no memory for a pattern", c->name);
+        return;
+    }
     if (!p->code) {
         pcre2_get_error_message(code, why, sizeof(why));
         config_fail(c, "quantization_config", "pattern \"%.80s\": %s at %zu", text,
