@@ -160,7 +160,7 @@ else
 fi
 
 # H18, J06: few open files, little stack, little memory.
-files() { (ulimit -n "$1"; shift; exec "$@"); }
+files() { (exec 3>&-; ulimit -n "$1"; shift; exec "$@"); }  # 3 may be inherited
 stack() { (ulimit -s "$1"; shift; exec "$@"); }
 refused 71 'Too many open files' 'H18 six open files' files 6 $load_nano
 if limited 'J06 256 KiB of stack'; then
