@@ -81,6 +81,7 @@ EXTRA_DIST += src/page.html
 src/page_bytes.h: src/page.html
 	$(AM_V_GEN)$(MKDIR_P) src && \
 	od -An -v -tu1 $(srcdir)/src/page.html | sed 's/[0-9][0-9]*/&,/g' >$@
+src/page.$(OBJEXT): src/page_bytes.h
 
 bin_PROGRAMS = laguna-offload
 laguna_offload_SOURCES  = src/main.c src/commands.h
