@@ -1,5 +1,6 @@
 ## One archive per ISA, so that a flag can never leak into portable code.
 noinst_LIBRARIES += cpu/libcpu.a
+EXTRA_DIST += cpu/NOTES.md
 cpu_libcpu_a_SOURCES  = cpu/kernels.h cpu/kernels.c
 cpu_libcpu_a_SOURCES += cpu/kv.h cpu/kv.c
 cpu_libcpu_a_SOURCES += cpu/cpu.h cpu/cpu_internal.h cpu/cpu.c cpu/attention.c cpu/ffn.c
