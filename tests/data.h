@@ -1,18 +1,16 @@
 #ifndef LAGUNA_TEST_DATA_H
 #define LAGUNA_TEST_DATA_H
 
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/files.h"
 
 /* The whole file `name` of the source tree, NUL-terminated, or NULL.  The caller frees. */
 static inline char *data_read(const char *name, size_t *n)
 {
-    const char *dir = getenv("srcdir");
     char path[1024], *s = NULL;
     long size;
     FILE *f;
 
-    snprintf(path, sizeof(path), "%s/%s", dir ? dir : ".", name);
+    snprintf(path, sizeof(path), "%s/%s", source_dir(), name);
     f = fopen(path, "rb");
     if (!f)
         return NULL;
