@@ -104,11 +104,6 @@ template <> struct cached<GPU_KV_BF16> {
     }
 };
 
-static __device__ __forceinline__ void prefetch_line(const uint8_t *at)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-}
-
 /* WORDS consecutive words, as wide as they allow. */
 template <int WORDS>
 static __device__ __forceinline__ void load_words(uint32_t *to, const uint8_t *from)

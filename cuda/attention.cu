@@ -12,7 +12,7 @@
 
 enum { ATTEND_WARPS = 4, STEP_KEYS = 16, CHUNK_LEAST = ATTEND_WARPS * STEP_KEYS };
 
-enum { MAX_BLOCKS = 3, FETCH_AHEAD = 4 };  /* steps between a prefetch and its use */
+enum { MAX_BLOCKS = 3 };
 
 /* Blocks of a decode step on one multiprocessor, by the registers they need. */
 static __host__ __device__ constexpr int blocks_of(int type)
@@ -143,20 +143,6 @@ template <int DIM, int TYPE> struct walker {
         }
     }
 
-    /* Keys and values of 16 positions on their way into the L2: lanes 0..15 have a key each,
-     * lanes 16..31 a value. */
-    __device__ __forceinline__ void prefetch(int pos) const
-    {
-        int lane = threadIdx.x % WARP, at = row(pos + lane % STEP_KEYS);
-        const uint8_t *from = (lane < STEP_KEYS ? keys : values) + (size_t)at * DIM * C::BYTES;
-
-#pragma unroll
-        for (int i = 0; i < DIM * C::BYTES; i += 128)
-            prefetch_line(from + i);
-        if (TYPE == GPU_KV_Q8 && lane % STEP_KEYS == 0)
-            prefetch_line((const uint8_t *)((lane ? v_scales : k_scales) + at));
-    }
-
     /* s[j] = 16 rows of q times keys 8 j .. 8 j + 7. */
     __device__ __forceinline__ void multiply_keys(float s[2][4], const uint32_t q[DIM / 16][4])
     {
@@ -270,17 +256,12 @@ static __device__ void walk(struct state<DIM> &st, const struct attend &a, const
     inside_to = keys_of(a, pos, token_of(rs, 0)).to;
     if (begin < end)
         w.load_keys(begin);
-    for (int u = 1; u < FETCH_AHEAD; u++)
-        if (begin + u * stride < end)
-            w.prefetch(begin + u * stride);
     for (int at = begin; at < end; at += stride) {
         float s[2][4];
         uint32_t p[4];
         bool masked = at < inside_from || at + STEP_KEYS > min(inside_to, end);
 
         w.load_values(at);
-        if (at + FETCH_AHEAD * stride < end)
-            w.prefetch(at + FETCH_AHEAD * stride);
         w.multiply_keys(s, q);
 #pragma unroll
         for (int j = 0; j < 2; j++)

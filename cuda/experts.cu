@@ -3,8 +3,7 @@
  * expert, rows are gathered, and each token sums its experts in ascending id. */
 #include "cuda/matvec.cuh"
 
-/* Registers for six blocks a multiprocessor: all of a step's tiles are then under way at once. */
-enum { GATE_WARPS = 4, DOWN_WARPS = 4, STEP_BLOCKS = 6 };
+enum { GATE_WARPS = 8, DOWN_WARPS = 4 };
 
 struct step_experts {
     const struct pair *pair;            /* [n][topk] */
@@ -16,9 +15,9 @@ struct step_experts {
 };
 
 
-/* gate and up of 16 inner rows: two warps split the columns of gate, two those of up. */
+/* gate and up of 16 inner rows: warps 0..3 split the columns of gate, 4..7 those of up. */
 template <int NT>
-__global__ static void __launch_bounds__(GATE_WARPS *WARP, NT == 1 ? STEP_BLOCKS : 1)
+__global__ static void __launch_bounds__(GATE_WARPS *WARP)
     gate_up_kernel(const struct step_experts a)
 {
     __shared__ float tile[GATE_WARPS * TILE_ROWS * 8 * NT];
@@ -57,20 +56,17 @@ __global__ static void __launch_bounds__(GATE_WARPS *WARP, NT == 1 ? STEP_BLOCKS
     }
 }
 
-/* down: a warp a tile, since its columns are few. */
 template <int NT>
-__global__ static void __launch_bounds__(DOWN_WARPS *WARP, NT == 1 ? STEP_BLOCKS : 1)
-    down_kernel(const struct step_experts a)
+__global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const struct step_experts a)
 {
-    __shared__ float tiles[DOWN_WARPS][TILE_ROWS * 8 * NT];
-    int warp = threadIdx.x / WARP, row0 = (blockIdx.x * DOWN_WARPS + warp) * TILE_ROWS;
-    int i = blockIdx.y;
+    __shared__ float tile[DOWN_WARPS * TILE_ROWS * 8 * NT];
+    int warp = threadIdx.x / WARP, row0 = blockIdx.x * TILE_ROWS, i = blockIdx.y;
     bool routed = i < a.n * a.topk;
     const struct matrix m = routed ? a.pair[i].ffn.down : a.shared.down;
     struct tokens v;
-    float acc[NT][4] = {}, *tile = tiles[warp];
+    float acc[NT][4] = {};
 
-    if ((routed && a.pair[i].slot < 0) || row0 >= m.rows) {
+    if (routed && a.pair[i].slot < 0) {
         begin_in_order();
         return;
     }
@@ -78,12 +74,12 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP, NT == 1 ? STEP_BLOCKS
         v = { a.inner + (size_t)i * a.expert_inner, (size_t)a.expert_inner, 1 };
     else
         v = { a.shared_inner, (size_t)m.cols, a.n };
-    tile_share<NT>(acc, m, row0, v, 0, 1);
-    tile_store<NT>(tile, acc);
-    __syncwarp();
-    for (int j = threadIdx.x % WARP; j < TILE_ROWS * v.n; j += WARP) {
+    tile_share<NT>(acc, m, row0, v, warp, DOWN_WARPS);
+    tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
+    __syncthreads();
+    for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {
         int row = row0 + j % TILE_ROWS, t = j / TILE_ROWS;
-        float y = tile[j % TILE_ROWS * 8 * NT + t];
+        float y = tile_sum<NT>(tile, DOWN_WARPS, j % TILE_ROWS * 8 * NT + t);
 
         if (row >= m.rows)
             continue;
@@ -106,7 +102,7 @@ void queue_step_experts(struct gpu *g, int layer, int n)
         .expert_inner = s->expert_inner,
     };
     dim3 up(ceil_div(inner, TILE_ROWS), pairs + shared);
-    dim3 down(ceil_div(s->hidden, TILE_ROWS * DOWN_WARPS), pairs + shared);
+    dim3 down(ceil_div(s->hidden, TILE_ROWS), pairs + shared);
 
     if (n <= 8) {
         launch_early(g, gate_up_kernel<1>, up, GATE_WARPS * WARP, 0, a);

@@ -5,7 +5,7 @@
 enum { MATVEC_WARPS = 8 };
 
 template <int NT>
-__global__ static void __launch_bounds__(MATVEC_WARPS *WARP, NT == 1 ? 3 : 1)
+__global__ static void __launch_bounds__(MATVEC_WARPS *WARP)
     matvec_kernel(const struct product p)
 {
     __shared__ float tile[MATVEC_WARPS * TILE_ROWS * 8 * NT];

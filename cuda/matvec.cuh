@@ -233,15 +233,10 @@ static __device__ __forceinline__ void load_x(uint32_t x[WORDS], const bf16 *fro
     }
 }
 
-/* What a lane holds of a chunk: 16 bytes of two rows. */
-struct chunk {
-    uint4 a, b;
-    struct dequant da, db;
-};
-
 /* One warp's walk along 16 rows in chunks of 4 * COLUMNS, of which lane t has a quarter. */
-template <enum wformat F, int NT> struct row_walk {
+template <enum wformat F, int NT> struct walk_rows {
     typedef codec<F> C;
+    enum { AHEAD = 3 };         /* loads in flight, 1 KiB each a warp */
 
     const struct matrix &m;
     struct groups groups;
@@ -249,8 +244,8 @@ template <enum wformat F, int NT> struct row_walk {
     const uint8_t *w0, *w1;
     const bf16 *x[NT];          /* tokens beyond the last are the last again: nobody reads them */
 
-    __device__ __forceinline__ row_walk(const struct matrix &matrix, int row0,
-                                        const struct tokens &v) : m(matrix)
+    __device__ __forceinline__ walk_rows(const struct matrix &matrix, int row0,
+                                         const struct tokens &v) : m(matrix)
     {
         int r = threadIdx.x % WARP / 4;
 
@@ -264,23 +259,11 @@ template <enum wformat F, int NT> struct row_walk {
             x[j] = v.x + (size_t)min(j * 8 + r, v.n - 1) * v.stride;
     }
 
-    static __device__ __forceinline__ int column(int c)
+    __device__ __forceinline__ void multiply(float acc[NT][4], const uint4 &a, const uint4 &b,
+                                             const struct dequant &da, const struct dequant &db,
+                                             int k)
     {
-        return (c * 4 + threadIdx.x % 4) * C::COLUMNS;
-    }
-
-    __device__ __forceinline__ void load(struct chunk &to, int k)
-    {
-        to.a = __ldcs((const uint4 *)(w0 + row_bytes(F, k)));
-        to.b = __ldcs((const uint4 *)(w1 + row_bytes(F, k)));
-        to.da = C::load(m, groups, top, k);
-        to.db = C::load(m, groups, bottom, k);
-    }
-
-    __device__ __forceinline__ void multiply(float acc[NT][4], const struct chunk &w, int k)
-    {
-        const uint32_t wa[4] = { w.a.x, w.a.y, w.a.z, w.a.w };
-        const uint32_t wb[4] = { w.b.x, w.b.y, w.b.z, w.b.w };
+        const uint32_t wa[4] = { a.x, a.y, a.z, a.w }, wb[4] = { b.x, b.y, b.z, b.w };
         uint32_t words[NT][C::X_WORDS];
 
 #pragma unroll
@@ -288,50 +271,62 @@ template <enum wformat F, int NT> struct row_walk {
             load_x<C::X_WORDS>(words[j], x[j] + k);
 #pragma unroll
         for (int s = 0; s < C::STEPS; s++) {
-            uint32_t f[4] = { C::pair(wa, 2 * s, w.da), C::pair(wb, 2 * s, w.db),
-                              C::pair(wa, 2 * s + 1, w.da), C::pair(wb, 2 * s + 1, w.db) };
+            uint32_t f[4] = { C::pair(wa, 2 * s, da), C::pair(wb, 2 * s, db),
+                              C::pair(wa, 2 * s + 1, da), C::pair(wb, 2 * s + 1, db) };
 
 #pragma unroll
             for (int j = 0; j < NT; j++)
                 mma_bf16(acc[j], f, C::x_pair(words[j], 2 * s), C::x_pair(words[j], 2 * s + 1));
         }
     }
+
+    /* AHEAD chunks from c on; GUARD: fewer, or columns may end inside.  A lane beyond the
+     * columns multiplies zeros by the row's first activations. */
+    template <bool GUARD>
+    __device__ __forceinline__ void step(float acc[NT][4], int c, int to)
+    {
+        uint4 a[AHEAD], b[AHEAD];
+        struct dequant da[AHEAD], db[AHEAD];
+        int first = (c * 4 + threadIdx.x % 4) * C::COLUMNS;
+
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int k = first + u * 4 * C::COLUMNS;
+
+            a[u] = b[u] = make_uint4(0, 0, 0, 0);
+            da[u] = db[u] = dequant{};
+            if (!GUARD || (c + u < to && k < m.cols)) {
+                a[u] = __ldcs((const uint4 *)(w0 + row_bytes(F, k)));
+                b[u] = __ldcs((const uint4 *)(w1 + row_bytes(F, k)));
+                da[u] = C::load(m, groups, top, k);
+                db[u] = C::load(m, groups, bottom, k);
+            }
+        }
+        begin_in_order();
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            int k = first + u * 4 * C::COLUMNS;
+
+            if (GUARD && c + u >= to)
+                break;
+            multiply(acc, a[u], b[u], da[u], db[u], GUARD && k >= m.cols ? 0 : k);
+        }
+    }
 };
 
-/* acc += rows row0..row0 + 15 times 8 * NT tokens, over chunks from..to.  AHEAD chunks of 1 KiB
- * are on their way all the time: each one's place is filled again as soon as it was used. */
+/* acc += rows row0..row0 + 15 times 8 * NT tokens, over chunks from..to. */
 template <enum wformat F, int NT>
 static __device__ __forceinline__ void tile_of(float acc[NT][4], const struct matrix &m, int row0,
                                                const struct tokens &v, int from, int to)
 {
-    enum { AHEAD = 3 };
-    typedef row_walk<F, NT> W;
+    typedef walk_rows<F, NT> W;
     W w(m, row0, v);
-    struct chunk part[AHEAD];
-    int whole = min(to, m.cols / (4 * codec<F>::COLUMNS)), k = W::column(whole);
+    int whole = min(to, m.cols / (4 * codec<F>::COLUMNS)), c = from;
 
-#pragma unroll
-    for (int u = 0; u < AHEAD; u++)
-        if (from + u < whole)
-            w.load(part[u], W::column(from + u));
-    begin_in_order();
-    for (int c = from; c < whole; c += AHEAD)
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            if (c + u >= whole)
-                break;
-            w.multiply(acc, part[u], W::column(c + u));
-            if (c + u + AHEAD < whole)
-                w.load(part[u], W::column(c + u + AHEAD));
-        }
-    if (whole >= to)
-        return;
-    /* The columns end inside the last chunk: lanes beyond multiply by a scale of zero.  (BF16's
-     * chunks are 32 columns, so theirs never do.) */
-    w.load(part[0], k < m.cols ? k : 0);
-    if (k >= m.cols)
-        part[0].da.scale = part[0].db.scale = 0;
-    w.multiply(acc, part[0], k < m.cols ? k : 0);
+    for (; c + W::AHEAD <= whole; c += W::AHEAD)
+        w.template step<false>(acc, c, to);
+    for (; c < to; c += W::AHEAD)
+        w.template step<true>(acc, c, to);
 }
 
 template <enum wformat F, int NT>
