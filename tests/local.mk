@@ -377,6 +377,7 @@ check_PROGRAMS += tests/check_gpu
 tests_check_gpu_SOURCES  = tests/check_gpu.c
 tests_check_gpu_SOURCES += tests/gpu_model.h
 tests_check_gpu_SOURCES += tests/gpu_plain.h
+tests_check_gpu_SOURCES += tests/gpu_steps.h
 tests_check_gpu_SOURCES += tests/tap.h
 tests_check_gpu_LDADD    = $(GPU_LIBS) src/libengine.a -lm
 if !HAVE_CUDA
