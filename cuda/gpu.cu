@@ -96,7 +96,7 @@ static void lay_out_scratch(struct gpu *g, struct layout *l)
 static void lay_out_cache(struct gpu *g, struct layout *l)
 {
     const struct shape *s = &g->shape;
-    size_t bytes = (size_t)s->head_dim * (g->c.kv == GPU_KV_BF16 ? 2 : 1);
+    size_t bytes = kv_row_bytes(g);
     int ring = s->window + g->c.batch;
 
     for (int i = 0; i < s->layers; i++) {

@@ -140,6 +140,25 @@ int  gpu_wait(struct gpu *g, struct err *e);
  * n would see (0 always works). */
 int  gpu_rewind(struct gpu *g, int n);
 
+/* --- the cache, to host memory and back ---------------------------------------------------- */
+
+/* Host memory laid out as a layer's cache, with the same number of rows: context for a full
+ * layer, else the smaller of context and window + batch.  Position p lies in row p % rows. */
+struct gpu_rows {
+    uint8_t *k, *v;             /* [kv_heads][rows][row bytes] */
+    uint16_t *k_scale, *v_scale;        /* GPU_KV_Q8: [kv_heads][rows], else NULL */
+    int rows;
+};
+
+/* Rows from..from + n - 1 of every head, between the cache and the same place of host memory,
+ * which should be pinned.  They queue behind all earlier work; the bytes are there, or may be
+ * changed, after gpu_wait().  -EINVAL where the number of rows is not the cache's own, or the
+ * range is outside. */
+int  gpu_read_rows(struct gpu *g, int layer, int from, int n, const struct gpu_rows *to,
+                   struct err *e);
+int  gpu_write_rows(struct gpu *g, int layer, int from, int n, const struct gpu_rows *rows,
+                    struct err *e);
+
 /* --- decode: one graph a step ------------------------------------------------------------- */
 
 /* Record the step of 1 to GPU_STEP_TOKENS tokens, once, when all weights are set.  Blocks. */

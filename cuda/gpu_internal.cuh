@@ -203,6 +203,12 @@ static void launch_early(struct gpu *g, void (*kernel)(P...), dim3 blocks, int t
     TRY(g, cudaLaunchKernelEx(&c, kernel, args...));
 }
 
+/* Bytes of one cached row of a KV head. */
+static inline size_t kv_row_bytes(const struct gpu *g)
+{
+    return (size_t)g->shape.head_dim * (g->c.kv == GPU_KV_BF16 ? 2 : 1);
+}
+
 static inline int ceil_div(int a, int b)
 {
     return (a + b - 1) / b;

@@ -3,7 +3,7 @@
  * activations enter products as BF16, queries are float16, the cache is rounded as asked, and
  * everything else is float32.  Nothing here is fast, and every call is done when it returns.
  * This file opens and holds the weights; the stages are gpu_ref_stage.c, a decode step is
- * gpu_ref_step.c. */
+ * gpu_ref_step.c, copies to host memory and back gpu_ref_copy.c. */
 #include "cuda/gpu_ref.h"
 
 #include <errno.h>

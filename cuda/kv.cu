@@ -1,8 +1,10 @@
 /* Queries, keys and values of a batch: q and k normed and rotated, keys and values into the
  * cache.  One warp a head of a token; the row passes through shared memory, where rotation
- * finds its partner.  The arithmetic of storing is that of cpu/kv_store.c. */
+ * finds its partner.  The arithmetic of storing is that of cpu/kv_store.c.  And the cache's
+ * rows on their way to host memory and back. */
 #include "cuda/gpu_internal.cuh"
 
+#include <errno.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -136,4 +138,66 @@ void queue_prepare(struct gpu *g, int layer, int n, const int *pos, int pos0)
 
     launch_early(g, prepare_kernel, dim3(ceil_div(heads, PREPARE_WARPS), n), PREPARE_WARPS * WARP,
                  PREPARE_WARPS * s->head_dim * sizeof(float), p);
+}
+
+struct range {
+    int rows, from, n;                  /* of each head; rows is all of them */
+};
+
+/* The rows of all heads, `each` bytes a row, from the cache to host memory or the other way. */
+static void queue_rows(struct gpu *g, void *to, const void *from, size_t each,
+                       const struct range *r, enum cudaMemcpyKind way)
+{
+    size_t pitch = r->rows * each, at = r->from * each;
+
+    TRY(g, cudaMemcpy2DAsync((uint8_t *)to + at, pitch, (const uint8_t *)from + at, pitch,
+                             r->n * each, g->shape.kv_heads, way, g->stream));
+}
+
+static int check_range(const struct gpu *g, int layer, const struct range *r, struct err *e)
+{
+    int rows = g->kv[layer].rows;
+
+    if (r->rows != rows)
+        return fail(e, -EINVAL, "layer %d: %d rows in host memory, %d in the GPU's cache", layer,
+                    r->rows, rows);
+    if (r->from < 0 || r->n < 0 || r->n > rows - r->from)
+        return fail(e, -EINVAL, "layer %d: %d rows from %d on, of %d", layer, r->n, r->from, rows);
+    return 0;
+}
+
+int gpu_read_rows(struct gpu *g, int layer, int from, int n, const struct gpu_rows *to,
+                  struct err *e)
+{
+    const struct kv_layer *l = &g->kv[layer];
+    struct range r = { to->rows, from, n };
+    int rc = check_range(g, layer, &r, e);
+
+    if (rc || !n)
+        return rc;
+    queue_rows(g, to->k, l->k, kv_row_bytes(g), &r, cudaMemcpyDeviceToHost);
+    queue_rows(g, to->v, l->v, kv_row_bytes(g), &r, cudaMemcpyDeviceToHost);
+    if (l->k_scale) {
+        queue_rows(g, to->k_scale, l->k_scale, sizeof(uint16_t), &r, cudaMemcpyDeviceToHost);
+        queue_rows(g, to->v_scale, l->v_scale, sizeof(uint16_t), &r, cudaMemcpyDeviceToHost);
+    }
+    return gpu_check(g, e);
+}
+
+int gpu_write_rows(struct gpu *g, int layer, int from, int n, const struct gpu_rows *rows,
+                   struct err *e)
+{
+    const struct kv_layer *l = &g->kv[layer];
+    struct range r = { rows->rows, from, n };
+    int rc = check_range(g, layer, &r, e);
+
+    if (rc || !n)
+        return rc;
+    queue_rows(g, l->k, rows->k, kv_row_bytes(g), &r, cudaMemcpyHostToDevice);
+    queue_rows(g, l->v, rows->v, kv_row_bytes(g), &r, cudaMemcpyHostToDevice);
+    if (l->k_scale) {
+        queue_rows(g, l->k_scale, rows->k_scale, sizeof(uint16_t), &r, cudaMemcpyHostToDevice);
+        queue_rows(g, l->v_scale, rows->v_scale, sizeof(uint16_t), &r, cudaMemcpyHostToDevice);
+    }
+    return gpu_check(g, e);
 }

@@ -29,9 +29,8 @@ static size_t cache_bytes(const struct gpu *g, int layer, int pos, int tokens)
 {
     const struct shape *s = &g->shape;
     int keys = s->layer[layer].full || pos < s->window ? pos + 1 : s->window;
-    size_t row = (size_t)s->head_dim * (g->c.kv == GPU_KV_BF16 ? 2 : 1);
 
-    return 2 * (row + (g->c.kv == GPU_KV_Q8 ? 2 : 0)) * s->kv_heads * keys * tokens;
+    return 2 * (kv_row_bytes(g) + (g->c.kv == GPU_KV_Q8 ? 2 : 0)) * s->kv_heads * keys * tokens;
 }
 
 /* Of the experts that n tokens choose, each counted. */

@@ -380,12 +380,21 @@ tests_check_gpu_SOURCES += tests/gpu_plain.h
 tests_check_gpu_SOURCES += tests/gpu_steps.h
 tests_check_gpu_SOURCES += tests/tap.h
 tests_check_gpu_LDADD    = $(GPU_LIBS) src/libengine.a -lm
+check_PROGRAMS += tests/check_gpu_copy
+tests_check_gpu_copy_SOURCES  = tests/check_gpu_copy.c
+tests_check_gpu_copy_SOURCES += tests/gpu_model.h
+tests_check_gpu_copy_SOURCES += tests/gpu_plain.h
+tests_check_gpu_copy_SOURCES += tests/gpu_steps.h
+tests_check_gpu_copy_SOURCES += tests/tap.h
+tests_check_gpu_copy_LDADD    = $(GPU_LIBS) src/libengine.a -lm
 if !HAVE_CUDA
 TESTS          += tests/check_gpu
+TESTS          += tests/check_gpu_copy
 endif
 
-check-gpu: tests/check_gpu
+check-gpu: tests/check_gpu tests/check_gpu_copy
 	tests/check_gpu --full
+	tests/check_gpu_copy
 .PHONY: check-gpu
 
 EXTRA_PROGRAMS += tests/bench_gpu
