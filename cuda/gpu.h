@@ -136,10 +136,6 @@ int  gpu_write_hidden(struct gpu *g, const float *x, struct err *e);
 /* Until all that was queued is done.  -EREMOTEIO, with the words of the first fault once. */
 int  gpu_wait(struct gpu *g, struct err *e);
 
-/* Forget the cache from position n on.  -ERANGE where the rings no longer hold what position
- * n would see (0 always works). */
-int  gpu_rewind(struct gpu *g, int n);
-
 /* --- the cache, to host memory and back ---------------------------------------------------- */
 
 /* Host memory laid out as a layer's cache, with the same number of rows: context for a full
@@ -180,8 +176,8 @@ struct gpu_share {
 
 /* Spin until the step wants a share (1) or is done (0): then its results are readable.
  * -EDOM where a router logit or a logit is not finite, naming the layer; -ETIMEDOUT where the
- * watchdog fired; -EREMOTEIO as gpu_wait().  After an error the step is over, its positions
- * are to be rewound. */
+ * watchdog fired; -EREMOTEIO as gpu_wait().  After an error the step is over, and what it wrote
+ * for its positions is to be written again. */
 int  gpu_next_share(struct gpu *g, struct gpu_share *out, struct err *e);
 void gpu_answer(struct gpu *g);
 

@@ -137,8 +137,7 @@ struct gpu {
     uint32_t *epoch;                    /* device: sequence of shares; [1]: awaited now, or 0 */
     cudaGraphExec_t graph[GPU_STEP_TOKENS + 1];
     uint32_t steps, seen;               /* last step started, last share taken */
-    int tokens, pos, written;           /* of the batch; cache rows hold up to written */
-    int routed_layer;
+    int tokens, pos, routed_layer;      /* of the batch */
     uint16_t *route_id;                 /* host, pinned: [batch][topk] */
     float *route_weight;
     struct blas *blas;

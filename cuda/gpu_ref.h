@@ -24,7 +24,7 @@ struct gpu {
     uint8_t **slot_bytes;               /* [slots] */
     struct ffn *slot;                   /* [slots] */
     int *seat;                          /* [layers][experts] */
-    int tokens, pos, written, routed_layer;
+    int tokens, pos, routed_layer;
     float *x, *h, *rounded;             /* [batch][hidden], [..], [batch][widest] */
     float *q, *k, *v, *g, *o;           /* as in the kernels */
     float *gate, *up, *out;             /* [batch][widest inner] x 2, [batch][hidden] */

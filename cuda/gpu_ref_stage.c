@@ -36,8 +36,6 @@ void gpu_embed(struct gpu *g, const struct batch *b)
     assert(b->tokens > 0 && b->tokens <= g->c.batch && b->pos + b->tokens <= g->c.context);
     g->tokens = b->tokens;
     g->pos = b->pos;
-    if (g->written < b->pos + b->tokens)
-        g->written = b->pos + b->tokens;
     for (size_t t = 0; t < (size_t)b->tokens; t++)
         ref_row(g->x + t * hidden, &g->embed, b->token[t]);
 }
@@ -303,20 +301,6 @@ int gpu_wait(struct gpu *g, struct err *e)
 {
     (void)g;
     (void)e;
-    return 0;
-}
-
-int gpu_rewind(struct gpu *g, int n)
-{
-    int oldest = n - g->shape->window + 1;
-
-    if (n < 0)
-        return -ERANGE;
-    for (int i = 0; n && i < g->shape->layers; i++)
-        if (!g->shape->layer[i].full && oldest > 0 && g->written - oldest > g->kv[i].rows)
-            return -ERANGE;
-    if (!n)
-        g->written = 0;
     return 0;
 }
 

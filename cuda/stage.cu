@@ -16,8 +16,6 @@ void gpu_embed(struct gpu *g, const struct batch *b)
     TRY(g, cudaMemcpyAsync(g->s.tokens, from, bytes, cudaMemcpyHostToDevice, g->stream));
     TRY(g, cudaEventRecord(g->staged, g->stream));
     queue_embed(g, b->tokens, g->s.tokens, NULL, b->pos);
-    if (g->written < b->pos + b->tokens)
-        g->written = b->pos + b->tokens;
 }
 
 /* delta = o(gate * attention(h)); pos NULL: the batch's. */
@@ -277,20 +275,6 @@ int gpu_sample(struct gpu *g, const struct gpu_choice *c, int32_t *id, struct er
     if (!rc)
         *id = g->box->choice;
     return rc;
-}
-
-int gpu_rewind(struct gpu *g, int n)
-{
-    int oldest = n - g->shape.window + 1;       /* the first key that position n sees */
-
-    if (n < 0)
-        return -ERANGE;
-    for (int i = 0; n && i < g->shape.layers; i++)
-        if (!g->shape.layer[i].full && oldest > 0 && g->written - oldest > g->kv[i].rows)
-            return -ERANGE;
-    if (!n)
-        g->written = 0;
-    return 0;
 }
 
 int gpu_product(struct gpu *g, const struct matrix *m, const float *x, int n, float *y)

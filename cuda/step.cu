@@ -88,8 +88,6 @@ int gpu_step(struct gpu *g, const struct batch *b, struct err *e)
         TRY(g, cudaStreamSynchronize(g->stream));
     g->tokens = b->tokens;
     g->pos = b->pos;
-    if (g->written < b->pos + b->tokens)
-        g->written = b->pos + b->tokens;
     g->box->watchdog = g->box->bad_logits = 0;
     g->box->bad_layer = 0;
     *a = (struct step_args){ b->pos, b->tokens, ++g->steps, 0, {} };
