@@ -301,7 +301,7 @@ static void take_streams(struct gpu *g)
     TRY(g, cudaEventCreate(&g->begin));
     TRY(g, cudaEventCreate(&g->end));
     for (int i = 0; i < g->c.slots; i++)
-        TRY(g, cudaEventCreateWithFlags(&g->slot_filled[i], cudaEventDisableTiming));
+        TRY(g, cudaEventCreateWithFlags(&g->slot_done[i], cudaEventDisableTiming));
 }
 
 /* Nothing is read before it was written, but for tickets, epochs and seats.  The cache too is
@@ -325,9 +325,9 @@ static int take_tables(struct gpu *g, struct err *e)
 
     g->seat_host = (int *)malloc((seats + 1) * sizeof(int));
     g->slot_ffn = (struct ffn *)calloc(g->c.slots + 1, sizeof(struct ffn));
-    g->slot_filled = (cudaEvent_t *)calloc(g->c.slots + 1, sizeof(cudaEvent_t));
+    g->slot_done = (cudaEvent_t *)calloc(g->c.slots + 1, sizeof(cudaEvent_t));
     g->slot_waited = (bool *)calloc(g->c.slots + 1, sizeof(bool));
-    if (!g->seat_host || !g->slot_ffn || !g->slot_filled || !g->slot_waited)
+    if (!g->seat_host || !g->slot_ffn || !g->slot_done || !g->slot_waited)
         return fail(e, -ENOMEM, "out of memory");
     memset(g->seat_host, 0xff, seats * sizeof(int));
     return 0;
@@ -392,9 +392,9 @@ void gpu_close(struct gpu *g)
     for (int i = 0; i <= GPU_STEP_TOKENS; i++)
         if (g->graph[i])
             cudaGraphExecDestroy(g->graph[i]);
-    for (int i = 0; g->slot_filled && i < g->c.slots; i++)
-        if (g->slot_filled[i])
-            cudaEventDestroy(g->slot_filled[i]);
+    for (int i = 0; g->slot_done && i < g->c.slots; i++)
+        if (g->slot_done[i])
+            cudaEventDestroy(g->slot_done[i]);
     cudaEvent_t events[] = { g->table_used, g->staged, g->begin, g->end };
     for (cudaEvent_t ev : events)
         if (ev)
@@ -408,7 +408,7 @@ void gpu_close(struct gpu *g)
     cudaFreeHost(g->staging);
     free(g->seat_host);
     free(g->slot_ffn);
-    free(g->slot_filled);
+    free(g->slot_done);
     free(g->slot_waited);
     free(g);
 }

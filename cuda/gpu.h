@@ -90,6 +90,13 @@ int gpu_set_ends(struct gpu *g, const struct gpu_ends *w, struct err *e);
 /* Queue the copy of an expert into a slot whose expert, if any, has been unseated.  The bytes
  * stay as they are until gpu_slot_ready(); they should be pinned.  -E2BIG. */
 int  gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e);
+
+/* Queue the copy of a slot's expert into the host memory that into's matrices point at, which
+ * is the caller's to write and should be pinned.  The slot may be filled anew right after: that
+ * copy waits for this one.  -EINVAL where the slot does not hold an expert of into's shapes. */
+int  gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err *e);
+
+/* Whether all that gpu_fill_slot() and gpu_read_slot() queued for the slot is done. */
 bool gpu_slot_ready(struct gpu *g, int slot);
 
 /* The table.  A change holds for stages and steps queued after it; where the slot's copy is

@@ -104,7 +104,7 @@ struct gpu {
     cudaStream_t stream, copy;
     cudaEvent_t table_used;             /* all that read the table before its last change */
     cudaEvent_t begin, end;             /* of gpu_time() */
-    cudaEvent_t *slot_filled;           /* [slots] */
+    cudaEvent_t *slot_done;             /* [slots]: the last copy into it or out of it */
     bool *slot_waited;                  /* [slots]: the compute stream already waits for it */
     int sms, pairs;
     bool early;                         /* kernels may begin early */

@@ -3,7 +3,7 @@
  * activations enter products as BF16, queries are float16, the cache is rounded as asked, and
  * everything else is float32.  Nothing here is fast, and every call is done when it returns.
  * This file opens and holds the weights; the stages are gpu_ref_stage.c, a decode step is
- * gpu_ref_step.c, copies to host memory and back gpu_ref_copy.c. */
+ * gpu_ref_step.c, slots and copies to host memory gpu_ref_copy.c. */
 #include "cuda/gpu_ref.h"
 
 #include <errno.h>
@@ -16,11 +16,7 @@ int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e)
     return 0;
 }
 
-struct part_bytes {
-    size_t weight, scale, zero;
-};
-
-static struct part_bytes parts_of(const struct matrix *m)
+struct part_bytes gpu_ref_parts(const struct matrix *m)
 {
     static const size_t bits[W_FORMATS] = { 16, 8, 4, 4 };
     struct part_bytes b = { 0, 0, 0 };
@@ -40,7 +36,7 @@ static struct part_bytes parts_of(const struct matrix *m)
 
 size_t gpu_matrix_bytes(const struct matrix *m)
 {
-    struct part_bytes b = parts_of(m);
+    struct part_bytes b = gpu_ref_parts(m);
 
     return align_up(b.weight, GPU_PART_ALIGN) + align_up(b.scale, GPU_PART_ALIGN) +
            align_up(b.zero, GPU_PART_ALIGN);
@@ -215,7 +211,7 @@ static uint8_t *put(uint8_t **at, const void *from, size_t n)
 
 static void put_matrix(uint8_t **at, struct matrix *to, const struct matrix *m)
 {
-    struct part_bytes b = parts_of(m);
+    struct part_bytes b = gpu_ref_parts(m);
 
     *to = *m;
     to->weight = put(at, m->weight, b.weight);
@@ -223,7 +219,7 @@ static void put_matrix(uint8_t **at, struct matrix *to, const struct matrix *m)
     to->zero = put(at, m->zero, b.zero);
 }
 
-static void put_ffn(uint8_t **at, struct ffn *to, const struct ffn *f)
+void gpu_ref_put_ffn(uint8_t **at, struct ffn *to, const struct ffn *f)
 {
     put_matrix(at, &to->gate, &f->gate);
     put_matrix(at, &to->up, &f->up);
@@ -255,7 +251,7 @@ int gpu_set_layer(struct gpu *g, int layer, const struct layer_weights *w, struc
     put_matrix(&at, &d->v, &w->v);
     put_matrix(&at, &d->g, &w->g);
     put_matrix(&at, &d->o, &w->o);
-    put_ffn(&at, &d->ffn, &w->ffn);
+    gpu_ref_put_ffn(&at, &d->ffn, &w->ffn);
     put_matrix(&at, &d->router, &w->router);
     d->router_bias = put_floats(&at, w->router_bias, w->router.rows);
     return 0;
@@ -275,32 +271,6 @@ int gpu_set_ends(struct gpu *g, const struct gpu_ends *w, struct err *e)
     put_matrix(&at, &g->head, w->head);
     g->final_norm = put_floats(&at, w->norm, hidden);
     return 0;
-}
-
-int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
-{
-    uint8_t *at = g->slot_bytes[slot];
-
-    if (gpu_ffn_bytes(&x->ffn) > g->c.slot_bytes)
-        return fail(e, -E2BIG, "layer %d expert %d: %zu bytes do not fit a slot of %zu", x->layer,
-                    x->id, gpu_ffn_bytes(&x->ffn), g->c.slot_bytes);
-    put_ffn(&at, &g->slot[slot], &x->ffn);
-    return 0;
-}
-
-bool gpu_slot_ready(struct gpu *g, int slot)
-{
-    return g->slot[slot].gate.rows > 0;
-}
-
-void gpu_seat(struct gpu *g, int layer, int id, int slot)
-{
-    g->seat[layer * g->shape->experts + id] = slot;
-}
-
-int gpu_seat_of(const struct gpu *g, int layer, int id)
-{
-    return g->seat[layer * g->shape->experts + id];
 }
 
 int gpu_time(struct gpu *g, struct gpu_timing *t, struct err *e)

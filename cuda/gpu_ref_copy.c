@@ -1,4 +1,4 @@
-/* Copies between a GPU and host memory in plain C: rows of the cache. */
+/* Copies between a GPU and host memory in plain C: rows of the cache, and experts in slots. */
 #include "cuda/gpu_ref.h"
 
 #include <errno.h>
@@ -64,4 +64,65 @@ int gpu_write_rows(struct gpu *g, int layer, int from, int n, const struct gpu_r
         copy_rows(g, l->v_scale, rows->v_scale, sizeof(uint16_t), &r);
     }
     return 0;
+}
+
+int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
+{
+    uint8_t *at = g->slot_bytes[slot];
+
+    if (gpu_ffn_bytes(&x->ffn) > g->c.slot_bytes)
+        return fail(e, -E2BIG, "layer %d expert %d: %zu bytes do not fit a slot of %zu", x->layer,
+                    x->id, gpu_ffn_bytes(&x->ffn), g->c.slot_bytes);
+    gpu_ref_put_ffn(&at, &g->slot[slot], &x->ffn);
+    return 0;
+}
+
+static bool same_shape(const struct matrix *a, const struct matrix *b)
+{
+    return a->format == b->format && a->rows == b->rows && a->cols == b->cols &&
+           a->group == b->group && !a->zero == !b->zero;
+}
+
+/* The caller's memory, though a matrix promises to leave it alone. */
+static void read_part(const void *to, const void *from, size_t n)
+{
+    if (n)
+        memcpy((void *)(uintptr_t)to, from, n);
+}
+
+static void read_matrix(const struct matrix *to, const struct matrix *m)
+{
+    struct part_bytes b = gpu_ref_parts(m);
+
+    read_part(to->weight, m->weight, b.weight);
+    read_part(to->scale, m->scale, b.scale);
+    read_part(to->zero, m->zero, b.zero);
+}
+
+int gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err *e)
+{
+    const struct ffn *f = &g->slot[slot], *to = &into->ffn;
+
+    if (!same_shape(&to->gate, &f->gate) || !same_shape(&to->up, &f->up) ||
+        !same_shape(&to->down, &f->down))
+        return fail(e, -EINVAL, "slot %d does not hold an expert of this shape", slot);
+    read_matrix(&to->gate, &f->gate);
+    read_matrix(&to->up, &f->up);
+    read_matrix(&to->down, &f->down);
+    return 0;
+}
+
+bool gpu_slot_ready(struct gpu *g, int slot)
+{
+    return g->slot[slot].gate.rows > 0;
+}
+
+void gpu_seat(struct gpu *g, int layer, int id, int slot)
+{
+    g->seat[layer * g->shape->experts + id] = slot;
+}
+
+int gpu_seat_of(const struct gpu *g, int layer, int id)
+{
+    return g->seat[layer * g->shape->experts + id];
 }

@@ -1,4 +1,5 @@
-/* Weights and experts on their way into VRAM, and the table of who sits where. */
+/* Weights and experts on their way into VRAM, experts on their way back, and the table of who
+ * sits where. */
 #include "cuda/gpu_internal.cuh"
 
 #include <errno.h>
@@ -166,14 +167,50 @@ int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e
     gpu_sync_table(g);
     TRY(g, cudaStreamWaitEvent(g->copy, g->table_used, 0));
     put_ffn(&t, &g->slot_ffn[slot], &x->ffn);
-    TRY(g, cudaEventRecord(g->slot_filled[slot], g->copy));
+    TRY(g, cudaEventRecord(g->slot_done[slot], g->copy));
     g->slot_waited[slot] = false;
+    return gpu_check(g, e);
+}
+
+static bool same_shape(const struct matrix *a, const struct matrix *b)
+{
+    return a->format == b->format && a->rows == b->rows && a->cols == b->cols &&
+           a->group == b->group && !a->zero == !b->zero;
+}
+
+static void read_part(struct gpu *g, const void *to, const void *from, size_t n)
+{
+    if (n)
+        TRY(g, cudaMemcpyAsync((void *)to, from, n, cudaMemcpyDefault, g->copy));
+}
+
+/* Into the caller's memory, though a matrix promises to leave it alone. */
+static void read_matrix(struct gpu *g, const struct matrix *to, const struct matrix *m)
+{
+    struct part_bytes b = parts_of(m);
+
+    read_part(g, to->weight, m->weight, b.weight);
+    read_part(g, to->scale, m->scale, b.scale);
+    read_part(g, to->zero, m->zero, b.zero);
+}
+
+int gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err *e)
+{
+    const struct ffn *f = &g->slot_ffn[slot], *to = &into->ffn;
+
+    if (!same_shape(&to->gate, &f->gate) || !same_shape(&to->up, &f->up) ||
+        !same_shape(&to->down, &f->down))
+        return fail(e, -EINVAL, "slot %d does not hold an expert of this shape", slot);
+    read_matrix(g, &to->gate, &f->gate);
+    read_matrix(g, &to->up, &f->up);
+    read_matrix(g, &to->down, &f->down);
+    TRY(g, cudaEventRecord(g->slot_done[slot], g->copy));
     return gpu_check(g, e);
 }
 
 bool gpu_slot_ready(struct gpu *g, int slot)
 {
-    cudaError_t rc = cudaEventQuery(g->slot_filled[slot]);
+    cudaError_t rc = cudaEventQuery(g->slot_done[slot]);
 
     if (rc != cudaErrorNotReady)
         TRY(g, rc);
@@ -211,7 +248,7 @@ void gpu_seat(struct gpu *g, int layer, int id, int slot)
 
     g->seat_host[at] = slot;
     if (slot >= 0 && !g->slot_waited[slot]) {
-        TRY(g, cudaStreamWaitEvent(g->stream, g->slot_filled[slot], 0));
+        TRY(g, cudaStreamWaitEvent(g->stream, g->slot_done[slot], 0));
         g->slot_waited[slot] = true;
     }
     while (i < g->changes && g->change[i].at != at)

@@ -159,6 +159,111 @@ static void check_rows(enum gpu_kv kv)
     gpu_close(g);
 }
 
+/* --- experts ---------------------------------------------------------------------------------- */
+
+/* The parts of a matrix: where, and how many bytes. */
+struct pieces {
+    const void *p[3];
+    size_t n[3];
+};
+
+static struct pieces pieces_of(const struct matrix *m)
+{
+    static const size_t bits[W_FORMATS] = { 16, 8, 4, 4 };
+    size_t rows = (size_t)m->rows, cols = (size_t)m->cols;
+    struct pieces all = { { m->weight, m->scale, m->zero }, { rows * cols * bits[m->format] / 8 } };
+
+    if (m->format == W_BF16)
+        return all;
+    all.n[1] = rows * (cols / (size_t)m->group) * (m->format == W_MXFP4 ? 1 : 2);
+    if (m->zero)
+        all.n[2] = (rows * bits[m->format] + 31) / 32 * 4 * (cols / (size_t)m->group);
+    return all;
+}
+
+static bool same_bytes(const struct ffn *a, const struct ffn *b)
+{
+    const struct matrix *am[] = { &a->gate, &a->up, &a->down };
+    const struct matrix *bm[] = { &b->gate, &b->up, &b->down };
+    bool same = true;
+
+    for (int i = 0; i < 3; i++) {
+        struct pieces pa = pieces_of(am[i]), pb = pieces_of(bm[i]);
+
+        for (int k = 0; k < 3; k++)
+            same &= pa.n[k] == pb.n[k] && (!pa.n[k] || !memcmp(pa.p[k], pb.p[k], pa.n[k]));
+    }
+    return same;
+}
+
+static struct matrix copy_matrix(const struct matrix *m, uint8_t **at)
+{
+    struct pieces from = pieces_of(m);
+    const void *to[3] = { NULL, NULL, NULL };
+    struct matrix copy = *m;
+
+    for (int k = 0; k < 3; k++)
+        if (from.n[k]) {
+            to[k] = memcpy(*at, from.p[k], from.n[k]);
+            *at += align_up(from.n[k], 16);
+        }
+    copy.weight = to[0];
+    copy.scale = to[1];
+    copy.zero = to[2];
+    return copy;
+}
+
+/* The expert once more, in memory from `at` on, where gpu_ffn_bytes() are free. */
+static struct expert copy_expert(const struct expert *x, void *at)
+{
+    uint8_t *next = at;
+    struct expert copy = *x;
+
+    copy.ffn.gate = copy_matrix(&x->ffn.gate, &next);
+    copy.ffn.up = copy_matrix(&x->ffn.up, &next);
+    copy.ffn.down = copy_matrix(&x->ffn.down, &next);
+    return copy;
+}
+
+static void check_read_slot(enum wformat f)
+{
+    static const char *const formats[W_FORMATS] = { "bf16", "int8", "int4", "mxfp4" };
+    struct toy t;
+    struct gpu_config c;
+    struct gpu *g;
+    const struct expert *a, *b;
+    struct expert first, second, wrong;
+    size_t bytes;
+    uint8_t *memory;
+    struct err e = { "" };
+
+    small_toy(&t, f);
+    t.zero = f == W_INT4 || f == W_INT8;
+    toy_make(&t, 24);
+    c = toy_config(&t, 64, 16, GPU_KV_BF16);
+    g = toy_gpu(&t, &c, 0);
+    a = &t.expert[t.s.experts];
+    b = a + 1;
+    bytes = gpu_ffn_bytes(&a->ffn);
+    memory = toy_memory(2 * bytes);
+    first = copy_expert(b, memory);
+    second = copy_expert(a, memory + bytes);
+    ok(gpu_read_slot(g, 3, &first, &e) == -EINVAL, "an empty slot has nothing to read: %s", e.text);
+    must(gpu_fill_slot(g, 3, a, &e), &e);
+    must(gpu_read_slot(g, 3, &first, &e), &e);
+    must(gpu_fill_slot(g, 3, b, &e), &e);
+    must(gpu_read_slot(g, 3, &second, &e), &e);
+    while (!gpu_slot_ready(g, 3))
+        ;
+    ok(same_bytes(&first.ffn, &a->ffn) && !same_bytes(&a->ffn, &b->ffn),
+       "%s: a slot read before the next fill", formats[f]);
+    ok(same_bytes(&second.ffn, &b->ffn), "%s: and after it", formats[f]);
+    wrong = first;
+    wrong.ffn.up.rows /= 2;
+    ok(gpu_read_slot(g, 3, &wrong, &e) == -EINVAL, "another shape: %s", e.text);
+    gpu_close(g);
+}
+
 int main(void)
 {
     struct toy t;
@@ -175,5 +280,7 @@ int main(void)
     gpu_close(g);
     for (int kv = 0; kv < GPU_KV_TYPES; kv++)
         check_rows((enum gpu_kv)kv);
+    for (int f = 0; f < W_FORMATS; f++)
+        check_read_slot((enum wformat)f);
     return done();
 }
