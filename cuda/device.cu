@@ -1,5 +1,5 @@
-/* The devices of this machine, through the CUDA runtime (linked statically: the program
- * starts where no driver is installed). */
+/* The devices of this machine, and memory pinned for all of them, through the CUDA runtime
+ * (linked statically: the program starts where no driver is installed). */
 #include "cuda/gpu.h"
 
 #include <cuda_runtime.h>
@@ -29,4 +29,22 @@ extern "C" int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e)
     if (rc != cudaSuccess)
         return fail(e, -ENODEV, "CUDA: %s", cudaGetErrorString(rc));
     return n;
+}
+
+int gpu_pin(void *p, size_t bytes, struct err *e)
+{
+    cudaError_t rc = cudaHostRegister(p, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+
+    if (rc == cudaSuccess)
+        return 0;
+    cudaGetLastError();
+    return fail(e, -ENOMEM, "cannot pin %zu MB: %s (%d)", bytes >> 20, cudaGetErrorString(rc),
+                (int)rc);
+}
+
+/* What was not pinned is no harm. */
+void gpu_unpin(void *p)
+{
+    if (cudaHostUnregister(p) != cudaSuccess)
+        cudaGetLastError();
 }

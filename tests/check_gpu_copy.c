@@ -3,6 +3,10 @@
 #include "tests/gpu_steps.h"
 #include "tests/tap.h"
 
+#include <sys/mman.h>
+
+static bool on_gpu;                     /* set once, by main() */
+
 static const char *const caches[GPU_KV_TYPES] = { "q8", "fp8", "bf16" };
 
 /* --- rows of the cache ------------------------------------------------------------------------ */
@@ -159,6 +163,38 @@ static void check_rows(enum gpu_kv kv)
     gpu_close(g);
 }
 
+/* --- pinned memory ---------------------------------------------------------------------------- */
+
+enum { PIN_BYTES = 1 << 20 };
+
+static uint8_t *take_pages(void)
+{
+    void *p = mmap(NULL, PIN_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED)
+        must(-ENOMEM, &(struct err){ "mmap" });
+    return p;
+}
+
+/* A GPU is open. */
+static void check_pinning(void)
+{
+    uint8_t *p = take_pages();
+    struct err e = { "" };
+    int rc = gpu_pin(p, PIN_BYTES, &e);
+
+    ok(!rc, "1 MB pinned: %s", e.text);
+    if (on_gpu) {
+        rc = gpu_pin(p, PIN_BYTES, &e);
+        ok(rc == -ENOMEM && *e.text, "but not twice: %d %s", rc, e.text);
+    }
+    gpu_unpin(p);
+    gpu_unpin(p);
+    ok(!gpu_pin(p, PIN_BYTES, &e), "unpinned, and pinned again");
+    gpu_unpin(p);
+    munmap(p, PIN_BYTES);
+}
+
 /* --- experts ---------------------------------------------------------------------------------- */
 
 /* The parts of a matrix: where, and how many bytes. */
@@ -268,8 +304,11 @@ int main(void)
 {
     struct toy t;
     struct gpu_config c;
+    struct gpu_facts facts[MAX_GPUS];
+    struct err e = { "" };
     struct gpu *g;
 
+    on_gpu = gpu_list(facts, &e) > 0;
     small_toy(&t, W_INT4);
     c = toy_config(&t, CONTEXT, BATCH, GPU_KV_Q8);
     g = toy_gpu(&t, &c, 0);
@@ -277,6 +316,7 @@ int main(void)
         printf("1..0 # SKIP no GPU\n");
         return 0;
     }
+    check_pinning();
     gpu_close(g);
     for (int kv = 0; kv < GPU_KV_TYPES; kv++)
         check_rows((enum gpu_kv)kv);
