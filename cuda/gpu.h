@@ -38,6 +38,16 @@ struct gpu_facts {
  * described in out; or a negative errno with the words (driver too old ...). */
 int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e);
 
+/* In 1e9 bytes a second. */
+struct gpu_speeds {
+    double vram_gbps;           /* read and written, by a large copy */
+    double h2d_gbps;            /* from pinned host memory */
+};
+
+/* Measure a device, for a plan: with at most 256 MB of its memory, given back, in about 0.3 s.
+ * -ENODEV, -ENOMEM where nothing is free, -EREMOTEIO.  Blocks. */
+int gpu_measure(int device, struct gpu_speeds *out, struct err *e);
+
 /* The KV cache, row by row as in RAM: [kv_heads][rows][head_dim]. */
 enum gpu_kv { GPU_KV_Q8, GPU_KV_FP8, GPU_KV_BF16, GPU_KV_TYPES };
 

@@ -16,6 +16,12 @@ int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e)
     return 0;
 }
 
+int gpu_measure(int device, struct gpu_speeds *out, struct err *e)
+{
+    (void)out;
+    return fail(e, -ENODEV, "no device %d: this program was built without CUDA", device);
+}
+
 int gpu_pin(void *p, size_t bytes, struct err *e)
 {
     (void)p;

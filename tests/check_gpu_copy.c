@@ -195,6 +195,22 @@ static void check_pinning(void)
     munmap(p, PIN_BYTES);
 }
 
+/* Also while a GPU is open. */
+static void check_measure(void)
+{
+    struct gpu_speeds s = { 0, 0 };
+    struct err e = { "" };
+    int rc = gpu_measure(MAX_GPUS + 1, &s, &e);
+
+    ok(rc == -ENODEV && *e.text, "nothing to measure: %s", e.text);
+    rc = gpu_measure(0, &s, &e);
+    if (on_gpu)
+        ok(!rc && s.vram_gbps > s.h2d_gbps && s.h2d_gbps > 0.1, "%.0f GB/s inside, %.1f GB/s to it",
+           s.vram_gbps, s.h2d_gbps);
+    else
+        ok(rc == -ENODEV, "no GPU to measure: %s", e.text);
+}
+
 /* --- experts ---------------------------------------------------------------------------------- */
 
 /* The parts of a matrix: where, and how many bytes. */
@@ -317,6 +333,7 @@ int main(void)
         return 0;
     }
     check_pinning();
+    check_measure();
     gpu_close(g);
     for (int kv = 0; kv < GPU_KV_TYPES; kv++)
         check_rows((enum gpu_kv)kv);

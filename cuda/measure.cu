@@ -1,0 +1,114 @@
+/* What a device's memory and its link give, for a plan that is made before anything is opened.
+ * How long kernels take is time.cu's. */
+#include "cuda/gpu.h"
+
+#include <cuda_runtime.h>
+#include <errno.h>
+
+enum {
+    MOST_BYTES = 128 << 20,     /* of each of the two copies in VRAM: more than any L2 */
+    LEAST_BYTES = 1 << 20,
+    HOST_BYTES = 32 << 20,
+    ROUND_COPIES = 4,
+    MEASURE_MS = 100,           /* of each speed; an idle clock and an idle link wake up in it */
+    MOST_ROUNDS = 1000,
+};
+
+struct copies {
+    uint8_t *to, *from, *host;  /* [bytes] and [bytes] of VRAM; pinned: [host_bytes] */
+    size_t bytes, host_bytes;
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+    cudaError_t rc;             /* the first failure */
+};
+
+static void keep(struct copies *c, cudaError_t rc)
+{
+    if (c->rc == cudaSuccess)
+        c->rc = rc;
+}
+
+static void take_memory(struct copies *c)
+{
+    size_t free_bytes = 0, total = 0;
+
+    keep(c, cudaMemGetInfo(&free_bytes, &total));
+    c->bytes = free_bytes / 4 / LEAST_BYTES * LEAST_BYTES;
+    if (c->bytes > MOST_BYTES)
+        c->bytes = MOST_BYTES;
+    if (!c->bytes)
+        keep(c, cudaErrorMemoryAllocation);
+    if (c->rc != cudaSuccess)
+        return;
+    c->host_bytes = c->bytes < HOST_BYTES ? c->bytes : HOST_BYTES;
+    keep(c, cudaMalloc((void **)&c->to, c->bytes));
+    keep(c, cudaMalloc((void **)&c->from, c->bytes));
+    keep(c, cudaHostAlloc((void **)&c->host, c->host_bytes, 0));
+    keep(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    keep(c, cudaEventCreate(&c->begin));
+    keep(c, cudaEventCreate(&c->end));
+}
+
+static void give_back(struct copies *c)
+{
+    if (c->begin)
+        cudaEventDestroy(c->begin);
+    if (c->end)
+        cudaEventDestroy(c->end);
+    if (c->stream)
+        cudaStreamDestroy(c->stream);
+    cudaFree(c->to);
+    cudaFree(c->from);
+    cudaFreeHost(c->host);
+    cudaGetLastError();
+}
+
+/* The best round of copies of n bytes, in 1e9 bytes a second. */
+static double best_gbps(struct copies *c, const uint8_t *from, size_t n)
+{
+    double best = 0, spent = 0;
+
+    for (int round = 0; round < MOST_ROUNDS && spent < MEASURE_MS; round++) {
+        float ms = 0;
+
+        keep(c, cudaEventRecord(c->begin, c->stream));
+        for (int i = 0; i < ROUND_COPIES; i++)
+            keep(c, cudaMemcpyAsync(c->to, from, n, cudaMemcpyDefault, c->stream));
+        keep(c, cudaEventRecord(c->end, c->stream));
+        keep(c, cudaEventSynchronize(c->end));
+        keep(c, cudaEventElapsedTime(&ms, c->begin, c->end));
+        if (c->rc != cudaSuccess || ms <= 0)
+            return best;
+        if (ROUND_COPIES * n / (ms * 1e6) > best)
+            best = ROUND_COPIES * n / (ms * 1e6);
+        spent += ms;
+    }
+    return best;
+}
+
+int gpu_measure(int device, struct gpu_speeds *out, struct err *e)
+{
+    struct copies c = {};
+    int n = 0, before = 0;
+
+    if (cudaGetDeviceCount(&n) != cudaSuccess || device < 0 || device >= n) {
+        cudaGetLastError();
+        return fail(e, -ENODEV, "no CUDA device %d (this machine shows %d)", device, n);
+    }
+    keep(&c, cudaGetDevice(&before));
+    keep(&c, cudaSetDevice(device));
+    take_memory(&c);
+    if (c.rc == cudaSuccess) {
+        keep(&c, cudaMemset(c.from, 0, c.bytes));
+        out->vram_gbps = 2 * best_gbps(&c, c.from, c.bytes);
+        out->h2d_gbps = best_gbps(&c, c.host, c.host_bytes);
+    }
+    give_back(&c);
+    cudaSetDevice(before);
+    if (c.rc == cudaErrorMemoryAllocation)
+        return fail(e, -ENOMEM, "GPU %d: no memory to measure it with", device);
+    if (c.rc != cudaSuccess)
+        return fail(e, -EREMOTEIO, "GPU %d: %s (%d) while measuring", device,
+                    cudaGetErrorString(c.rc), (int)c.rc);
+    return 0;
+}
