@@ -111,6 +111,13 @@ int  gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *
  * copy waits for this one.  -EINVAL where the slot does not hold an expert of into's shapes. */
 int  gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err *e);
 
+/* Let a slot, whose expert, if any, has been unseated, stand for x in its own host memory, which
+ * was gpu_pin()ned: once seated, it is read over PCIe by the same kernels.  The bytes stay as
+ * they are, and pinned, until it is unseated and gpu_wait() has returned.  The slot's VRAM is not
+ * touched; gpu_fill_slot() makes it an ordinary slot again.  -EINVAL where a part is not pinned
+ * or not 16-byte aligned: then the slot is as it was. */
+int  gpu_map_slot(struct gpu *g, int slot, const struct expert *x, struct err *e);
+
 /* Whether all that gpu_fill_slot() and gpu_read_slot() queued for the slot is done. */
 bool gpu_slot_ready(struct gpu *g, int slot);
 

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 
+enum { MAP_ALIGN = 16 };                /* of what the kernels load at once */
+
 struct range {
     int rows, from, n;                  /* of each head; rows is all of them */
 };
@@ -109,6 +111,23 @@ int gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err
     read_matrix(&to->gate, &f->gate);
     read_matrix(&to->up, &f->up);
     read_matrix(&to->down, &f->down);
+    return 0;
+}
+
+static bool aligned(const struct matrix *m)
+{
+    return (uintptr_t)m->weight % MAP_ALIGN == 0 && (uintptr_t)m->scale % MAP_ALIGN == 0 &&
+           (uintptr_t)m->zero % MAP_ALIGN == 0;
+}
+
+int gpu_map_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
+{
+    const struct ffn *f = &x->ffn;
+
+    if (!aligned(&f->gate) || !aligned(&f->up) || !aligned(&f->down))
+        return fail(e, -EINVAL, "layer %d expert %d: a part is not at a multiple of %d bytes",
+                    x->layer, x->id, (int)MAP_ALIGN);
+    g->slot[slot] = *f;
     return 0;
 }
 

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 
+enum { MAP_ALIGN = 16 };                /* of what kernels load at once */
+
 /* The three parts of a matrix in bytes; 0: it has none. */
 struct part_bytes {
     size_t weight, scale, zero;
@@ -206,6 +208,50 @@ int gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err
     read_matrix(g, &to->down, &f->down);
     TRY(g, cudaEventRecord(g->slot_done[slot], g->copy));
     return gpu_check(g, e);
+}
+
+/* Where the device sees pinned memory, or NULL.  Unlike cudaHostGetDevicePointer() this knows
+ * addresses inside of what was pinned, and finds nothing wrong with others. */
+static const void *seen_at(struct gpu *g, const void *host)
+{
+    struct cudaPointerAttributes a = {};
+    cudaError_t rc = cudaPointerGetAttributes(&a, host);
+
+    if (rc == cudaErrorInvalidValue)
+        cudaGetLastError();
+    else
+        TRY(g, rc);
+    return rc == cudaSuccess && a.type == cudaMemoryTypeHost ? a.devicePointer : NULL;
+}
+
+static bool map_part(struct gpu *g, const void **to, const void *host)
+{
+    *to = host && (uintptr_t)host % MAP_ALIGN == 0 ? seen_at(g, host) : NULL;
+    return !host || *to;
+}
+
+static bool map_matrix(struct gpu *g, struct matrix *to, const struct matrix *m)
+{
+    *to = *m;
+    return map_part(g, &to->weight, m->weight) && map_part(g, &to->scale, m->scale) &&
+           map_part(g, &to->zero, m->zero);
+}
+
+int gpu_map_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
+{
+    struct ffn f = {};
+    bool mapped = map_matrix(g, &f.gate, &x->ffn.gate) && map_matrix(g, &f.up, &x->ffn.up) &&
+                  map_matrix(g, &f.down, &x->ffn.down);
+    int rc = gpu_check(g, e);
+
+    if (rc)
+        return rc;
+    if (!mapped)
+        return fail(e, -EINVAL, "layer %d expert %d: a part is not pinned, or not at a multiple "
+                    "of %d bytes", x->layer, x->id, (int)MAP_ALIGN);
+    g->slot_ffn[slot] = f;
+    g->slot_waited[slot] = true;        /* no copy that a seat would wait for */
+    return 0;
 }
 
 bool gpu_slot_ready(struct gpu *g, int slot)

@@ -7,6 +7,7 @@
 
 static bool on_gpu;                     /* set once, by main() */
 
+static const char *const formats[W_FORMATS] = { "bf16", "int8", "int4", "mxfp4" };
 static const char *const caches[GPU_KV_TYPES] = { "q8", "fp8", "bf16" };
 
 /* --- rows of the cache ------------------------------------------------------------------------ */
@@ -165,7 +166,7 @@ static void check_rows(enum gpu_kv kv)
 
 /* --- pinned memory ---------------------------------------------------------------------------- */
 
-enum { PIN_BYTES = 1 << 20 };
+enum { PIN_BYTES = 4 << 20 };
 
 static uint8_t *take_pages(void)
 {
@@ -183,7 +184,7 @@ static void check_pinning(void)
     struct err e = { "" };
     int rc = gpu_pin(p, PIN_BYTES, &e);
 
-    ok(!rc, "1 MB pinned: %s", e.text);
+    ok(!rc, "4 MB pinned: %s", e.text);
     if (on_gpu) {
         rc = gpu_pin(p, PIN_BYTES, &e);
         ok(rc == -ENOMEM && *e.text, "but not twice: %d %s", rc, e.text);
@@ -279,7 +280,6 @@ static struct expert copy_expert(const struct expert *x, void *at)
 
 static void check_read_slot(enum wformat f)
 {
-    static const char *const formats[W_FORMATS] = { "bf16", "int8", "int4", "mxfp4" };
     struct toy t;
     struct gpu_config c;
     struct gpu *g;
@@ -316,6 +316,93 @@ static void check_read_slot(enum wformat f)
     gpu_close(g);
 }
 
+/* All experts seated: logits of a step [vocab], and what layer 1 makes of a batch [17][hidden]. */
+static int use_experts(const struct toy *t, struct gpu *g, float *out)
+{
+    int32_t token[17];
+    uint16_t id[MAX_EXPERTS];
+    struct batch one = { token, 1, 0 }, all = { token, 17, 0 };
+    struct route r;
+    struct err e = { "" };
+    int rc;
+
+    for (int i = 0; i < 17; i++)
+        token[i] = 5 + i * 29;
+    for (int x = 0; x < t->s.experts; x++)
+        id[x] = (uint16_t)x;
+    rc = run_step(t, g, &one, out, &e);
+    gpu_embed(g, &all);
+    must(gpu_route(g, 1, &r, &e), &e);
+    gpu_experts(g, id, t->s.experts);
+    gpu_combine(g);
+    must(gpu_read_hidden(g, out + t->s.vocab, &e), &e);
+    return rc;
+}
+
+/* Every other expert of layers 1 and 2, in `memory` mapped or from there filled. */
+static void reseat(const struct toy *t, struct gpu *g, uint8_t *memory, bool map)
+{
+    struct err e = { "" };
+
+    for (int i = t->s.experts; i < 3 * t->s.experts; i += 2) {
+        struct expert x = copy_expert(&t->expert[i], memory);
+        int slot = gpu_seat_of(g, x.layer, x.id);
+
+        memory += gpu_ffn_bytes(&x.ffn);
+        gpu_seat(g, x.layer, x.id, -1);
+        must(map ? gpu_map_slot(g, slot, &x, &e) : gpu_fill_slot(g, slot, &x, &e), &e);
+        gpu_seat(g, x.layer, x.id, slot);
+    }
+}
+
+/* What cannot be mapped leaves the slot as it is. */
+static void check_unmappable(const struct toy *t, struct gpu *g, uint8_t *memory)
+{
+    struct expert x = copy_expert(&t->expert[t->s.experts], memory + 8);
+    struct err e = { "" };
+    int slot = gpu_seat_of(g, 1, 0), rc = gpu_map_slot(g, slot, &x, &e);
+
+    ok(rc == -EINVAL, "8 bytes off: %d %s", rc, e.text);
+    if (!on_gpu)
+        return;
+    rc = gpu_map_slot(g, slot, &t->expert[t->s.experts], &e);
+    ok(rc == -EINVAL, "not pinned: %d %s", rc, e.text);
+}
+
+static void check_mapped(enum wformat f)
+{
+    struct toy t;
+    struct gpu_config c;
+    struct gpu *g;
+    struct err e = { "" };
+    uint8_t *memory = take_pages();
+    float *filled, *mapped;
+    size_t n;
+
+    small_toy(&t, f);
+    c = toy_config(&t, 64, 17, GPU_KV_BF16);
+    g = toy_gpu(&t, &c, 24);
+    n = (size_t)(t.s.vocab + 17 * t.s.hidden) * sizeof(float);
+    filled = toy_memory(n);
+    mapped = toy_memory(n);
+    must(gpu_pin(memory, PIN_BYTES, &e), &e);
+    must(gpu_capture(g, 1, &e), &e);
+    must(use_experts(&t, g, filled), &e);
+    reseat(&t, g, memory, true);
+    ok(!use_experts(&t, g, mapped) && !memcmp(filled, mapped, n),
+       "%s: mapped seats: the same bits", formats[f]);
+    memset(memory, 0x11, PIN_BYTES);
+    ok(!use_experts(&t, g, mapped) && memcmp(filled, mapped, n), "they are read from host memory");
+    reseat(&t, g, memory, false);
+    must(gpu_wait(g, &e), &e);
+    check_unmappable(&t, g, memory);
+    memset(memory, 0x11, PIN_BYTES);
+    ok(!use_experts(&t, g, mapped) && !memcmp(filled, mapped, n), "filled again: the same bits");
+    gpu_close(g);
+    gpu_unpin(memory);
+    munmap(memory, PIN_BYTES);
+}
+
 int main(void)
 {
     struct toy t;
@@ -337,7 +424,9 @@ int main(void)
     gpu_close(g);
     for (int kv = 0; kv < GPU_KV_TYPES; kv++)
         check_rows((enum gpu_kv)kv);
-    for (int f = 0; f < W_FORMATS; f++)
+    for (int f = 0; f < W_FORMATS; f++) {
         check_read_slot((enum wformat)f);
+        check_mapped((enum wformat)f);
+    }
     return done();
 }
