@@ -4,6 +4,8 @@
 #include "tests/tap.h"
 
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static bool on_gpu;                     /* set once, by main() */
 
@@ -403,6 +405,86 @@ static void check_mapped(enum wformat f)
     munmap(memory, PIN_BYTES);
 }
 
+/* --- a device that fails ---------------------------------------------------------------------- */
+
+enum { NO_GPU = 77, UNREPORTED = 1, TOLD_AGAIN = 2 };
+
+/* What a caller sees of a step that reads memory which is gone: 0, or what is wrong with it. */
+static int fail_a_step(const struct toy *t, struct gpu *g)
+{
+    int32_t token[1] = { 5 };
+    struct batch b = { token, 1, 0 };
+    struct gpu_share share;
+    struct err e = { "" }, later = { "" };
+    int rc, wrong = 0;
+
+    must(gpu_step(g, &b, &e), &e);
+    while ((rc = gpu_next_share(g, &share, &e)) > 0)
+        do_share(t, g, &share);
+    printf("# %d %s\n", rc, e.text);
+    if (rc != -EREMOTEIO || strncmp(e.text, "GPU 0: ", 7) || strstr(e.text, "before"))
+        wrong |= UNREPORTED;
+    rc = gpu_wait(g, &later);
+    printf("# %d %s\n", rc, later.text);
+    if (rc != -EREMOTEIO || !strstr(later.text, "has failed before") ||
+        gpu_step(g, &b, &later) != -EREMOTEIO ||
+        gpu_fill_slot(g, 0, &t->expert[0], &later) != -EREMOTEIO ||
+        gpu_map_slot(g, 0, &t->expert[0], &later) != -EREMOTEIO)
+        wrong |= TOLD_AGAIN;
+    return wrong;
+}
+
+/* Mapped experts whose memory is unpinned and taken away.  A fault ends all that a process does
+ * on its GPUs, so this one is a child's. */
+static int fail_apart(void)
+{
+    struct gpu_facts facts[MAX_GPUS];
+    struct toy t;
+    struct gpu_config c;
+    struct gpu *g;
+    struct err e = { "" };
+    uint8_t *memory;
+    int wrong;
+
+    if (gpu_list(facts, &e) <= 0)
+        return NO_GPU;
+    memory = take_pages();
+    small_toy(&t, W_INT4);
+    c = toy_config(&t, 64, 16, GPU_KV_BF16);
+    g = toy_gpu(&t, &c, 24);
+    must(gpu_pin(memory, PIN_BYTES, &e), &e);
+    must(gpu_capture(g, 1, &e), &e);
+    reseat(&t, g, memory, true);
+    must(gpu_wait(g, &e), &e);
+    gpu_unpin(memory);
+    mprotect(memory, PIN_BYTES, PROT_NONE);     /* a kernel may otherwise lend it to the device */
+    wrong = fail_a_step(&t, g);
+    gpu_close(g);
+    return wrong;
+}
+
+/* Before anything else: a child cannot use what its parent has opened. */
+static void check_fault(void)
+{
+    pid_t child = fork();
+    int status = 0;
+
+    if (!child) {
+        status = fail_apart();
+        fflush(stdout);
+        _exit(status);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        must(-ECHILD, &(struct err){ "fork" });
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NO_GPU) {
+        printf("# no GPU that could fail\n");
+        return;
+    }
+    ok(WIFEXITED(status), "gpu_close() survives a fault of the device");
+    ok(!(WEXITSTATUS(status) & UNREPORTED), "the fault is reported, with words");
+    ok(!WEXITSTATUS(status), "and once; later calls fail too");
+}
+
 int main(void)
 {
     struct toy t;
@@ -411,6 +493,7 @@ int main(void)
     struct err e = { "" };
     struct gpu *g;
 
+    check_fault();
     on_gpu = gpu_list(facts, &e) > 0;
     small_toy(&t, W_INT4);
     c = toy_config(&t, CONTEXT, BATCH, GPU_KV_Q8);
