@@ -84,8 +84,9 @@ void gpu_close(struct gpu *g);
  * name in words, else NULL. */
 const char *gpu_slow_products(const struct gpu *g);
 
-/* Pin host memory, so that copies from and to it overlap with computing; whole pages, after a
- * gpu_open(), in any thread.  -ENOMEM.  Unpinning waits for what the GPUs do.  Both block. */
+/* Pin host memory for all GPUs, so that copies from and to it overlap with computing; whole
+ * pages, after a gpu_open(), in any thread.  -ENOMEM.  Nothing that is queued may still use what
+ * is unpinned.  Both block. */
 int  gpu_pin(void *p, size_t bytes, struct err *e);
 void gpu_unpin(void *p);
 
