@@ -86,6 +86,11 @@ static void add_warnings(struct plan *p)
     if (!p->o->machine && p->o->ram_bytes == SIZE_AUTO && m.free_bytes < m.total_bytes / 2)
         warn(&p->o->log, "%zu of %zu MB of memory are taken by others: --ram plans regardless",
              (m.total_bytes - m.free_bytes) >> 20, m.total_bytes >> 20);
+    if (k->placement.gpu && k->vram_budget_bytes > k->vram_free_bytes)
+        warn(&p->o->log, "--vram asks for %zu MB, and %zu MB of %s are free",
+             k->vram_budget_bytes >> 20, k->vram_free_bytes >> 20, k->machine.gpu[0].name);
+    if (k->placement.gpu && k->placement.vram_bytes && !k->placement.vram_scratch_bytes)
+        warn(&p->o->log, "built without CUDA: the GPU's scratch is not counted");
     if (k->placement.fits && k->placement.nvme && !k->skew.share)
         warn(&p->o->log, "no statistics of the router yet: the speed is that of even routing, "
              "and real routing is not even");
@@ -156,14 +161,19 @@ static void add_json(struct text *t, const struct plan *p)
     text_json_bytes(t, p->o->model_dir, strlen(p->o->model_dir));
     text_printf(t, ", \"fits\": %s, \"why\": ", l->fits ? "true" : "false");
     text_json_bytes(t, l->why, strlen(l->why));
-    text_printf(t, ", \"context\": %d, \"machine\": ", l->context);
+    text_printf(t, ", \"context\": %d, \"batch\": %d, \"machine\": ", l->context, l->batch);
     machine_write(t, &p->machine);
     text_printf(t, ", \"bytes\": {\"dense\": %zu, \"kv\": %zu, \"snapshots\": %zu, "
-                "\"scratch\": %zu, \"experts\": %zu, \"slot\": %zu, \"ram\": %zu, \"vram\": %zu}",
+                "\"scratch\": %zu, \"experts\": %zu, \"slot\": %zu, \"ram\": %zu, \"vram\": %zu",
                 l->dense_bytes, l->kv_bytes, l->snapshot_bytes, l->scratch_bytes,
                 k->needs.expert_bytes, l->slot_bytes, l->ram_bytes, l->vram_bytes);
-    text_printf(t, ", \"experts\": {\"vram\": %d, \"ram\": %d, \"nvme\": %d}", l->vram, l->ram,
-                l->nvme);
+    text_printf(t, ", \"mirror\": %zu, \"vram_dense\": %zu, \"vram_scratch\": %zu, "
+                "\"vram_slot\": %zu}", l->mirror_bytes, l->vram_dense_bytes,
+                l->vram_scratch_bytes, l->vram_slot_bytes);
+    text_printf(t, ", \"experts\": {\"vram\": %d, \"ram\": %d, \"nvme\": %d}, \"slots\": "
+                "{\"vram\": %d, \"vram_staging\": %d, \"ram\": %d, \"ram_staging\": %d}",
+                l->vram, l->ram, l->nvme, l->vram_slots, l->vram_staging, l->ram_slots,
+                l->staging_slots);
     text_printf(t, ", \"predicted\": {\"decode_tps\": %.4g, \"prefill_tps\": %.4g, "
                 "\"bottleneck\": \"%s\", \"prefill_bottleneck\": \"%s\", \"bytes_per_token\": "
                 "{\"vram\": %.0f, \"ram\": %.0f, \"nvme\": %.0f}}", s->decode_tps, s->prefill_tps,
@@ -202,21 +212,40 @@ static void add_size(struct text *t, const char *what, size_t bytes)
         text_printf(t, "%s %.1f MB", what, (double)bytes * 1e-6);
 }
 
-static void add_memory(struct text *t, const struct outlook *k, const char *kv_type)
+static void add_kv(struct text *t, const struct placement *l, const char *kv_type)
 {
-    const struct placement *l = &k->placement;
-
-    add_size(t, "memory   dense weights", l->dense_bytes);
     add_size(t, ", KV", l->kv_bytes);
     text_printf(t, " (%s, %d tokens)", kv_type, l->context);
+}
+
+static void add_vram(struct text *t, const struct placement *l, const char *kv_type)
+{
+    add_size(t, "VRAM     dense weights", l->vram_dense_bytes);
+    add_kv(t, l, kv_type);
+    add_size(t, ", scratch", l->vram_scratch_bytes);
+    text_printf(t, " (%d tokens a batch)", l->batch);
+    add_size(t, ", slots for experts", (size_t)l->vram_slots * l->vram_slot_bytes);
+    if (l->vram_staging)
+        add_size(t, " and for streaming", (size_t)l->vram_staging * l->vram_slot_bytes);
+    add_size(t, "; in all", l->vram_bytes);
+    text_puts(t, "\n");
+}
+
+static void add_memory(struct text *t, const struct placement *l, const char *kv_type)
+{
+    if (l->gpu) {
+        add_vram(t, l, kv_type);
+        add_size(t, "memory   windows' KV", l->mirror_bytes);
+    } else {
+        add_size(t, "memory   dense weights", l->dense_bytes);
+        add_kv(t, l, kv_type);
+    }
     if (l->snapshot_bytes)
         add_size(t, ", snapshots", l->snapshot_bytes);
     add_size(t, ", scratch", l->scratch_bytes);
     add_size(t, ", slots for experts", (size_t)placement_slots(l) * l->slot_bytes);
     add_size(t, "; in all", l->ram_bytes);
-    if (l->gpu)
-        add_size(t, " and in VRAM", l->vram_bytes);
-    text_puts(t, "\n");
+    text_puts(t, l->copies && l->vram ? "; those in VRAM are copies\n" : "\n");
 }
 
 static void add_expectation(struct text *t, const struct outlook *k)
@@ -247,7 +276,7 @@ static void add_table(struct text *t, const struct plan *p)
     add_size(t, " of", k->needs.expert_bytes);
     text_puts(t, "\n");
     add_machine(t, &p->machine);
-    add_memory(t, k, p->o->kv_type);
+    add_memory(t, l, p->o->kv_type);
     if (l->fits) {
         text_printf(t, "experts  %d in VRAM, %d in RAM, %d on the drive alone\n", l->vram, l->ram,
                     l->nvme);

@@ -58,6 +58,7 @@ static int place(struct engine *g, struct options *o, struct err *e)
     struct cpu_config cc = cpu_needs(g);
     struct placement *p = &g->placement;
     struct memory memory = memory_find("");
+    struct room room = { memory.free_bytes, memory.total_bytes, 0, 0 };
     struct needs needs;
     struct budget b;
     int rc = needs_of(&needs, g->model, e);
@@ -67,7 +68,7 @@ static int place(struct engine *g, struct options *o, struct err *e)
     if (o->context > g->model->shape.max_positions)
         return fail(e, -ENOTSUP, "-c %d: the model has positions for %d tokens", o->context,
                     g->model->shape.max_positions);
-    budget_fill(&b, o, memory.free_bytes, memory.total_bytes, 0);
+    budget_fill(&b, o, &room);
     b.batch = ENGINE_BATCH;
     b.snapshots = SNAPSHOTS;
     g->kv_type = b.kv_type;

@@ -34,7 +34,8 @@ static void find_gpus(struct machine *m, struct log *l)
     for (m->gpus = 0; m->gpus < n && m->gpus < MAX_GPUS; m->gpus++) {
         struct machine_gpu *g = &m->gpu[m->gpus];
 
-        *g = (struct machine_gpu){ .vram_bytes = facts[m->gpus].vram_bytes };
+        *g = (struct machine_gpu){ .vram_bytes = facts[m->gpus].vram_bytes,
+                                   .free_bytes = facts[m->gpus].free_bytes };
         snprintf(g->name, sizeof(g->name), "%s", facts[m->gpus].name);
     }
 }
@@ -73,21 +74,57 @@ static int measure(struct machine *m, struct pool *pool, const struct machine_as
     return 0;
 }
 
-int machine_get(struct machine *m, const struct machine_ask *a, struct err *e)
+static int measure_all(struct machine *m, const struct machine_ask *a, struct err *e)
 {
     struct pool_config pc = { .threads = 0, .pin = true };
     struct pool *pool = NULL;
-    int rc = machine_find(m, a->kernels, a->log, e);
+    int rc = pool_open(&pool, &pc, e);
 
-    if (rc || (!a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log)))
-        return rc;
-    rc = pool_open(&pool, &pc, e);
     if (!rc)
         rc = measure(m, pool, a, e);
-    if (!rc)
-        machine_save(m, a->cache_dir, a->checkpoint, a->log);
     pool_close(pool);
     return rc;
+}
+
+/* Those that have no figures yet; true where one has them now. */
+static bool measure_gpus(struct machine *m, struct log *l)
+{
+    bool any = false;
+
+    for (int i = 0; i < m->gpus; i++) {
+        struct machine_gpu *g = &m->gpu[i];
+        struct gpu_speeds s;
+        struct err e;
+
+        if (g->vram_gbps > 0 && g->h2d_gbps > 0)
+            continue;
+        if (gpu_measure(i, &s, &e)) {
+            warn(l, "%s is not measured: %s", g->name, e.text);
+            continue;
+        }
+        g->vram_gbps = s.vram_gbps;
+        g->h2d_gbps = s.h2d_gbps;
+        any = true;
+    }
+    return any;
+}
+
+int machine_get(struct machine *m, const struct machine_ask *a, struct err *e)
+{
+    bool kept, more;
+    int rc = machine_find(m, a->kernels, a->log, e);
+
+    if (rc)
+        return rc;
+    kept = !a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log);
+    if (!kept)
+        rc = measure_all(m, a, e);
+    if (rc)
+        return rc;
+    more = measure_gpus(m, a->log);
+    if (!kept || more)
+        machine_save(m, a->cache_dir, a->checkpoint, a->log);
+    return 0;
 }
 
 /* --- as JSON ------------------------------------------------------------------------------ */
@@ -104,8 +141,11 @@ void machine_write(struct text *t, const struct machine *m)
 
         text_puts(t, i ? ", {\"name\": " : "{\"name\": ");
         text_json_bytes(t, g->name, strlen(g->name));
-        text_printf(t, ", \"vram_bytes\": %zu, \"vram_gbps\": %.4g, \"h2d_gbps\": %.4g}",
+        text_printf(t, ", \"vram_bytes\": %zu, \"vram_gbps\": %.4g, \"h2d_gbps\": %.4g",
                     g->vram_bytes, g->vram_gbps, g->h2d_gbps);
+        if (g->free_bytes)
+            text_printf(t, ", \"free_bytes\": %zu", g->free_bytes);
+        text_puts(t, "}");
     }
     text_puts(t, "]}");
 }
@@ -156,7 +196,8 @@ static void read_name(struct config *c, const cJSON *o, const char *key, char *o
 
 static void read_gpu(struct config *c, const cJSON *o, struct machine_gpu *g)
 {
-    static const char *const known[] = { "name", "vram_bytes", "vram_gbps", "h2d_gbps", NULL };
+    static const char *const known[] = { "name", "vram_bytes", "vram_gbps", "h2d_gbps",
+                                         "free_bytes", NULL };
 
     if (!cJSON_IsObject(o)) {
         config_fail(c, "gpus", "holds something that is no object");
@@ -167,6 +208,8 @@ static void read_gpu(struct config *c, const cJSON *o, struct machine_gpu *g)
     g->vram_bytes = read_bytes(c, o, "vram_bytes");
     g->vram_gbps = read_rate(c, o, "vram_gbps", CONFIG_REQUIRED_REAL);
     g->h2d_gbps = read_rate(c, o, "h2d_gbps", CONFIG_REQUIRED_REAL);
+    if (config_member(o, "free_bytes"))
+        g->free_bytes = read_bytes(c, o, "free_bytes");
 }
 
 static void read_gpus(struct config *c, struct machine *m)
@@ -265,6 +308,8 @@ bool machine_load(struct machine *m, const char *dir, const struct checkpoint *c
     m->drive_read_gbps = kept.drive_read_gbps;
     m->cpu_gmacs = kept.cpu_gmacs;
     for (int i = 0; i < m->gpus && i < kept.gpus; i++) {
+        if (strcmp(m->gpu[i].name, kept.gpu[i].name))
+            continue;
         m->gpu[i].vram_gbps = kept.gpu[i].vram_gbps;
         m->gpu[i].h2d_gbps = kept.gpu[i].h2d_gbps;
     }

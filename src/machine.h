@@ -14,6 +14,7 @@ struct machine_gpu {
     char name[64];
     size_t vram_bytes;
     double vram_gbps, h2d_gbps; /* 0: not measured */
+    size_t free_bytes;          /* now; 0: not known */
 };
 
 struct machine {
@@ -39,7 +40,8 @@ struct machine_ask {
 };
 
 /* All figures: those that were kept, else measured now and kept.  Measuring blocks for about
- * a second.  -EIO where the drive cannot be read, -EAGAIN without threads, -ENOMEM. */
+ * a second, and 0.3 s a GPU; a GPU that cannot be measured is one warning.  -EIO where the
+ * drive cannot be read, -EAGAIN without threads, -ENOMEM. */
 int  machine_get(struct machine *m, const struct machine_ask *a, struct err *e);
 
 /* The figures of this machine and of the drive that holds the checkpoint, measured at an
@@ -52,7 +54,7 @@ void machine_save(const struct machine *m, const char *dir, const struct checkpo
                   struct log *l);
 
 /* The JSON object, which machine_read() takes.  Reading is strict: every key of it must be
- * there, but for cpu_gmacs, and no other.  -EBADMSG. */
+ * there, but for cpu_gmacs and a GPU's free_bytes, and no other.  -EBADMSG. */
 void machine_write(struct text *t, const struct machine *m);
 int  machine_read(struct machine *m, const char *json, size_t n, const char *name,
                   struct err *e);

@@ -52,6 +52,7 @@ static void set_defaults(struct options *o)
     o->isa = o->device = o->io = "auto";
     o->kv_type = "q8";
     o->ram_bytes = o->ram_experts_bytes = o->vram_experts_bytes = SIZE_AUTO;
+    o->vram_reserve_bytes = SIZE_AUTO;
     for (int i = 0; i < OPTION_GPUS; i++)
         o->vram_bytes[i] = SIZE_AUTO;
     o->io_depth = 4;

@@ -29,6 +29,7 @@ struct options {
     const char *device;         /* cpu, cuda, cuda:N, auto */
     int64_t ram_bytes, ram_experts_bytes, vram_experts_bytes;   /* or SIZE_AUTO */
     int64_t vram_bytes[OPTION_GPUS];    /* or SIZE_AUTO, also where the list was shorter */
+    int64_t vram_reserve_bytes; /* what --vram auto leaves free, or SIZE_AUTO */
     const char *io;             /* uring preadv auto */
     int io_depth;
     bool guess;                 /* read ahead for the next layer */

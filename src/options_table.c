@@ -168,6 +168,8 @@ static const struct option_spec OPTIONS[] = {
       "bound the experts kept in memory" },
     { "vram-experts", 0, "SIZE", COMMON, OPTION_SIZE, AT(vram_experts_bytes), 0, 0,
       "bound the experts kept on the GPU" },
+    { "vram-reserve", 0, "SIZE", COMMON, OPTION_SIZE, AT(vram_reserve_bytes), 0, 0,
+      "memory of the GPU that --vram auto leaves free [a sixteenth, at least 512M]" },
     { "device", 0, "cpu|cuda[:N]|auto", COMMON, OPTION_DEVICE, AT(device), 0, 0,
       "where the model runs [auto]" },
     { "io", 0, "uring|preadv|auto", COMMON, OPTION_WORD, AT(io), 0, 0,

@@ -7,19 +7,30 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* The GPU in use becomes gpu[0]. */
-static int choose_gpu(struct machine *m, const char *device, size_t *vram, struct err *e)
+/* The GPU in use becomes gpu[0]; false: none is. */
+static int choose_gpu(struct machine *m, const char *device, bool *gpu, struct err *e)
 {
     int i = !strncmp(device, "cuda:", 5) ? atoi(device + 5) : 0;
 
-    *vram = 0;
-    if (!strcmp(device, "cpu") || (!strcmp(device, "auto") && !m->gpus))
+    *gpu = strcmp(device, "cpu") && (strcmp(device, "auto") || m->gpus);
+    if (!*gpu)
         return 0;
     if (i >= m->gpus)
         return fail(e, -ENODEV, "--device %s: the machine has %d GPUs", device, m->gpus);
     m->gpu[0] = m->gpu[i];
-    *vram = m->gpu[0].vram_bytes;
     return 0;
+}
+
+static struct room room_of(const struct machine *m, bool gpu, size_t ram_free)
+{
+    const struct machine_gpu *g = &m->gpu[0];
+    struct room r = { .ram_free = ram_free, .ram_total = m->ram_bytes };
+
+    if (gpu) {
+        r.vram_total = g->vram_bytes;
+        r.vram_free = g->free_bytes ? g->free_bytes : g->vram_bytes;
+    }
+    return r;
 }
 
 int statistics_open(struct popularity *p, const struct model *m, struct options *o,
@@ -55,11 +66,12 @@ static int read_statistics(struct outlook *k, const struct outlook_ask *a, struc
 int outlook_open(struct outlook *k, const struct outlook_ask *a, struct err *e)
 {
     struct budget b;
-    size_t vram;
+    struct room room;
+    bool gpu;
     int rc;
 
     *k = (struct outlook){ .machine = *a->machine };
-    rc = choose_gpu(&k->machine, a->options->device, &vram, e);
+    rc = choose_gpu(&k->machine, a->options->device, &gpu, e);
     if (!rc)
         rc = needs_of(&k->needs, a->model, e);
     k->skew.experts = k->needs.experts;
@@ -68,10 +80,13 @@ int outlook_open(struct outlook *k, const struct outlook_ask *a, struct err *e)
     if (rc)
         return rc;
     k->needs.scratch_bytes = a->scratch_bytes;
-    budget_fill(&b, a->options, a->ram_free_bytes, k->machine.ram_bytes, vram);
+    room = room_of(&k->machine, gpu, a->ram_free_bytes);
+    budget_fill(&b, a->options, &room);
     b.batch = ENGINE_BATCH;
     b.snapshots = SNAPSHOTS;
     k->kv_type = b.kv_type;
+    k->vram_budget_bytes = b.vram_bytes;
+    k->vram_free_bytes = room.vram_free;
     placement_plan(&k->placement, &k->needs, &b);
     k->prediction = outlook_at(k, 0);
     return 0;
@@ -86,12 +101,14 @@ bool outlook_of(struct outlook *k, const struct engine *g, struct options *o)
 {
     const struct model *m = engine_model(g);
     const struct popularity *p = engine_popularity(g);
+    bool gpu;
     struct err e;
 
     *k = (struct outlook){ .placement = *engine_placement(g),
                            .kv_type = kv_type_named(o->kv_type) };
     if (needs_of(&k->needs, m, &e) || machine_find(&k->machine, NULL, &o->log, &e) ||
-        !machine_load(&k->machine, o->cache_dir, m->checkpoint, &o->log))
+        !machine_load(&k->machine, o->cache_dir, m->checkpoint, &o->log) ||
+        choose_gpu(&k->machine, o->device, &gpu, &e))
         return false;
     k->skew.experts = k->needs.experts;
     if (p && skew_open(&k->skew, p, &e))

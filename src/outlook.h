@@ -11,6 +11,7 @@ struct outlook {
     struct machine machine;     /* gpu[0] is the one in use */
     struct needs needs;         /* its shape is the model's, which outlives this */
     struct placement placement;
+    size_t vram_budget_bytes, vram_free_bytes;  /* of the GPU in use, when planning */
     enum kv_type kv_type;
     struct skew skew;           /* even where there are no statistics */
     struct prediction prediction;       /* at the beginning of a context */
@@ -21,7 +22,7 @@ struct outlook_ask {
     struct options *options;
     const struct machine *machine;
     size_t ram_free_bytes;
-    size_t scratch_bytes;               /* of a batch */
+    size_t scratch_bytes;               /* of the CPU, for a batch */
 };
 
 /* -ENODEV where the settings ask for a GPU that the machine lacks.  Close whatever the

@@ -2,6 +2,7 @@
 #define LAGUNA_PLACEMENT_H
 
 #include "cpu/kernels.h"
+#include "cuda/gpu.h"
 #include "src/model.h"
 
 struct options;
@@ -10,7 +11,11 @@ struct options;
  * machine gives; engine_open() reserves what it says, and `plan` prints it. */
 
 enum {
-    STAGING_BYTES = 64 << 20,   /* at most, for slots that no budget pays for */
+    STAGING_BYTES = 64 << 20,   /* in RAM at most, for slots that no budget pays for */
+    VRAM_STAGING = 16,          /* slots: two groups of experts on their way */
+    VRAM_STAGING_LEAST = 2,
+    GPU_BATCH_LEAST = 512,
+    GPU_BATCH_MOST = 8192,
     CONTEXT_STEP = 4096,        /* of -c auto */
     CONTEXT_LEAST = 8192,
 };
@@ -20,9 +25,10 @@ struct needs {
     const struct shape *shape;
     size_t dense_bytes;         /* in memory, the embedding included */
     size_t embed_bytes;         /* of them the embedding: a token reads one row of it */
-    size_t scratch_bytes;       /* of a batch and a session; the caller fills it in */
+    size_t scratch_bytes;       /* of the CPU, for a batch; the caller fills it in */
     size_t expert_bytes;        /* of all routed experts, payload */
     size_t slot_bytes;          /* holds any expert, rounded out to O_DIRECT's pages */
+    size_t vram_dense_bytes, vram_slot_bytes;   /* the same in VRAM, as gpu_config wants them */
     int experts;                /* of all layers */
 };
 
@@ -34,7 +40,7 @@ struct budget {
     size_t vram_bytes, vram_experts_bytes;      /* the same of the GPU */
     size_t context_bytes;       /* -c auto: KV may take a quarter of this */
     int context;                /* tokens; 0: auto */
-    int batch;                  /* most tokens of a forward pass */
+    int batch;                  /* most tokens of a forward pass on the CPU; a GPU's is chosen */
     int snapshots;              /* copies of the window layers' rings that a session keeps */
     enum kv_type kv_type;
 };
@@ -44,9 +50,13 @@ struct placement {
     char why[256];              /* where it does not fit: the numbers, and what to do */
     bool gpu;
     int context, batch;
-    size_t dense_bytes, kv_bytes, snapshot_bytes, scratch_bytes;
+    size_t dense_bytes, kv_bytes, snapshot_bytes;
+    size_t scratch_bytes;       /* of the CPU */
+    size_t mirror_bytes;        /* with a GPU: the window layers' rings, in RAM too */
     size_t slot_bytes;          /* of a slot in RAM */
+    size_t vram_dense_bytes, vram_scratch_bytes, vram_slot_bytes;
     int vram_slots, ram_slots;  /* paid for by the budgets */
+    int vram_staging;           /* besides, for experts that a prompt streams through VRAM */
     int staging_slots;          /* besides, so that a layer can be computed in waves */
     bool copies;                /* RAM holds everything: experts in VRAM stay there too */
     int vram, ram, nvme;        /* experts, in steady state; each is counted once */
@@ -56,14 +66,22 @@ struct placement {
 /* From the headers of an open model; scratch_bytes is 0 afterwards.  -EBADMSG. */
 int  needs_of(struct needs *out, const struct model *m, struct err *e);
 
-/* What the settings leave of a machine: RAM that is free and that there is, and VRAM of the
- * GPU in use (0: none).  --ram auto leaves a sixteenth, at most 4 GiB, to the system, and
- * --vram auto a sixteenth of the card. */
-void budget_fill(struct budget *b, const struct options *o, size_t ram_free, size_t ram_total,
-                 size_t vram);
+/* What a machine has, and of it what is free now; of the GPU in use, 0: none. */
+struct room {
+    size_t ram_free, ram_total, vram_free, vram_total;
+};
+
+/* What the settings leave of a machine.  --ram auto leaves a sixteenth, at most 4 GiB, to the
+ * system; --vram auto what --vram-reserve says, else a sixteenth, at least 512 MiB. */
+void budget_fill(struct budget *b, const struct options *o, const struct room *r);
 
 /* Never fails: see `fits`. */
 void placement_plan(struct placement *out, const struct needs *n, const struct budget *b);
+
+/* How to open the GPU of a placement that fits and has one.  The device and the watchdog are
+ * the caller's affair. */
+struct gpu_config placement_gpu(const struct placement *p, const struct shape *s,
+                                enum kv_type type);
 
 /* Slots that the slab in RAM must have. */
 static inline int placement_slots(const struct placement *p)

@@ -11,7 +11,7 @@
 static const struct machine example = {
     .ram_bytes = 64000000000, .ram_read_gbps = 78.25, .drive_read_gbps = 6.9, .cpu_gmacs = 900,
     .cores = 16, .isa = "avx512vnni", .gpus = 1,
-    .gpu = { { "RTX \"3090\"", 25438126080, 936.5, 24.25 } },
+    .gpu = { { "RTX \"3090\"", 25438126080, 936.5, 24.25, 25000000000 } },
 };
 
 static int read_text(struct machine *m, const char *json, struct err *e)
@@ -30,7 +30,8 @@ static void test_json(void)
     ok(m.ram_bytes == example.ram_bytes && m.ram_read_gbps == 78.25 && m.cores == 16 &&
        m.drive_read_gbps == 6.9 && m.cpu_gmacs == 900 && !strcmp(m.isa, example.isa) &&
        m.gpus == 1 && !strcmp(m.gpu[0].name, example.gpu[0].name) &&
-       m.gpu[0].vram_bytes == 25438126080 && m.gpu[0].h2d_gbps == 24.25, "what was written");
+       m.gpu[0].vram_bytes == 25438126080 && m.gpu[0].h2d_gbps == 24.25 &&
+       m.gpu[0].free_bytes == 25000000000, "what was written");
     text_free(&t);
 }
 
@@ -100,6 +101,10 @@ static void test_kept(const struct checkpoint *c)
     machine_save(&example, dir, c, &l);
     ok(machine_load(&m, dir, c, &l) && m.ram_read_gbps == 78.25 && m.gpu[0].vram_gbps == 936.5,
        "kept and found");
+    strcpy(m.gpu[0].name, "another");
+    m.gpu[0].vram_gbps = 0;
+    ok(machine_load(&m, dir, c, &l) && m.gpu[0].vram_gbps == 0, "not for another card");
+    strcpy(m.gpu[0].name, example.gpu[0].name);
     other.cores = 8;
     ok(!machine_load(&other, dir, c, &l), "other cores: another machine");
     strcpy(m.isa, "ref");

@@ -48,6 +48,40 @@ run 0 plan --machine "$dir/box" --json --device cpu && says '"vram": 0, "ram": 8
 result $? 'the same without it'
 run 69 plan --machine "$dir/box" --device cuda:1
 result $? 'a GPU that the machine lacks'
+run 3 plan --machine "$dir/box" --kv-type f32 && says '^fits  *no: f32 KV is for the CPU'
+result $? 'f32 KV and a GPU'
+run 0 plan --machine "$dir/box" --vram 24G && warns '24576 MB, and 24259 MB of RTX 3090 are free'
+result $? 'more VRAM than there is: a warning'
+run 0 plan --machine "$dir/box" --vram-reserve 1G --json && says '"fits": true'
+result $? '--vram-reserve'
+sed 's/"h2d_gbps": 24/&, "free_bytes": 1000000/' "$dir/box" >"$dir/busy"
+run 3 plan --machine "$dir/busy" && says '^fits  *no: .* of VRAM are needed and 0 MB may be used'
+result $? 'a card that others have taken'
+
+# Laguna-S-2.1 as a file of holes, a 24 GB card, and less RAM than would hold the rest.
+number() { # key: the first number after it
+    sed "s/.*\"$1\": \([0-9]*\).*/\1/" "$dir/part"
+}
+part() { # key: what stands in its braces
+    sed "s/.*\"$1\": {\([^{}]*\)}.*/\1/" "$dir/out" >"$dir/part"
+}
+tests/mkmodel --out "$dir/full" --like "$LAGUNA_MODEL" --preset s21 --sparse >/dev/null 2>&1
+result $? 'the full size, sparse'
+run 0 plan -m "$dir/full" --machine "$dir/box" --ram 32G -c 131072 --json && says '"fits": true' &&
+    part experts && v=$(number vram) r=$(number ram) d=$(number nvme) &&
+    [ $((v + r + d)) = $((47 * 256)) ] && [ "$v" -gt 500 ] && [ "$r" -gt 4000 ] && [ "$d" -gt 0 ]
+result $? "each expert is in one tier: $v in VRAM, $r in RAM, $d on the drive"
+part bytes && [ "$(number vram)" -le $((25438126080 / 16 * 15)) ] &&
+    [ "$(number vram)" -gt 23000000000 ] && [ "$(number ram)" -le $((32 << 30)) ] &&
+    [ "$(number vram_slot)" = 5308416 ]
+result $? 'within both budgets, and VRAM is full'
+kv=$(number kv) dense=$(number vram_dense) scratch=$(number vram_scratch) all=$(number vram)
+part slots && [ $((dense + kv + scratch + ($(number vram) + $(number vram_staging)) * 5308416)) \
+    -ge $((all - 100000)) ]
+result $? 'the items of VRAM add up'
+run 0 plan -m "$dir/full" --machine "$dir/box" -c 131072 && says '^VRAM  *dense weights' &&
+    says '^expect .* tok/s' && says ' VRAM .* RAM .* drive'
+result $? 'plan, for people'
 run 3 plan --ram 4M -c 32768 && says '^fits  *no: .* MB' && says '^vllm serve .*--max-model-len 32768'
 result $? 'plan: what does not fit exits 3, with the numbers and another way'
 run 78 plan -c 40000

@@ -14,13 +14,14 @@ static void full_size(void)
     shape = (struct shape){ .layers = 48, .sparse_layers = 47, .hidden = 3072, .head_dim = 128,
                             .kv_heads = 8, .window = 512, .vocab = 100352, .experts = 256,
                             .topk = 10, .expert_inner = 1024, .shared_inner = 1024,
-                            .dense_inner = 12288, .max_positions = 1048576 };
+                            .dense_inner = 12288, .max_heads = 72, .max_positions = 1048576 };
     for (int i = 0; i < shape.layers; i++)
         shape.layer[i] = (struct layer_shape){ .full = i % 4 == 0, .dense = i == 0,
                                                .heads = i % 4 ? 72 : 48, .gate_rows = 72 };
     needs = (struct needs){ .shape = &shape, .dense_bytes = 8027559424,
                             .embed_bytes = 616562688, .expert_bytes = 63870861312,
-                            .slot_bytes = 5316608, .experts = 47 * 256 };
+                            .slot_bytes = 5316608, .vram_dense_bytes = 8027758592,
+                            .vram_slot_bytes = 5308416, .experts = 47 * 256 };
 }
 
 static struct placement place(size_t ram_bytes, bool gpu, size_t vram_bytes)
@@ -99,13 +100,16 @@ static void test_gpu(void)
                          .cores = 16, .gpus = 1 };
     struct placement p = place(100000000000, true, 23000000000);
     struct prediction a, b;
+    double hit = (double)p.vram / needs.experts;
 
-    m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 24 };
+    m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 24, 0 };
     a = at(&p, &m, 0);
     ok(p.fits && a.decode_tps > 20 && a.decode_tps < 60 && !strcmp(a.bottleneck, "RAM"),
        "RTX 3090 and dual-channel RAM: %.1f tok/s, bound by %s", a.decode_tps, a.bottleneck);
-    ok(!strcmp(a.prefill_bottleneck, "PCIe") && a.prefill_tps > 100, "prompts by PCIe: %.0f tok/s",
-       a.prefill_tps);
+    /* Dense weights at 0.85 x 936 GB/s, 60 us a layer, a hand-over in nearly all of 47, and
+     * the experts without a seat at 68 GB/s. */
+    ok(near(1 / a.decode_tps, 7.411e9 / 795.6e9 + 48 * 60e-6 + 47 * (1 - pow(hit, 10)) * 9.2e-6 +
+            2.4949e9 * (1 - hit) / 68e9, 0.001), "which is the sum of its parts");
     ok(near(a.bytes_per_token.vram + a.bytes_per_token.ram, 7.411e9 + 2.4949e9, 0.001),
        "every byte is in one tier");
     m.ram_read_gbps = 800;
@@ -113,6 +117,38 @@ static void test_gpu(void)
     m.gpu[0].vram_gbps = 0;
     b = at(&p, &m, 0);
     ok(b.guessed_gpu && !a.guessed_gpu && b.decode_tps > 0, "a GPU that was not measured is told");
+    m.gpu[0] = (struct machine_gpu){ "H200", 140000000000, 4200, 55, 0 };
+    p = place(100000000000, true, 100000000000);
+    a = at(&p, &m, 0);
+    ok(p.vram == needs.experts && !strcmp(a.bottleneck, "VRAM") &&
+       near(1 / a.decode_tps, (7.411e9 + 2.4949e9) / 3570e9 + 48 * 60e-6, 0.001),
+       "all seated: no hand-over, no RAM, %.0f tok/s", a.decode_tps);
+}
+
+/* A batch of 8192 tokens wants every expert; those without a seat come through PCIe while the
+ * GPU multiplies. */
+static void test_gpu_prefill(void)
+{
+    struct machine m = { .ram_read_gbps = 80, .drive_read_gbps = 7, .cpu_gmacs = 2000,
+                         .cores = 16, .gpus = 1 };
+    struct placement p = place(100000000000, true, 23000000000);
+    double away = 63.870861312e9 * (1 - (double)p.vram / needs.experts);
+    struct prediction a;
+
+    m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 12, 0 };
+    a = at(&p, &m, 0);
+    ok(p.batch == 8192 && !strcmp(a.prefill_bottleneck, "PCIe") &&
+       near(a.prefill_tps, 8192 / (away / 12e9), 0.001), "PCIe of 12 GB/s: %.0f tok/s",
+       a.prefill_tps);
+    m.gpu[0].h2d_gbps = 50;
+    a = at(&p, &m, 0);
+    ok(!strcmp(a.prefill_bottleneck, "GPU") && a.prefill_tps > 2000 && a.prefill_tps < 4000,
+       "of 50 GB/s: the GPU multiplies %.0f tok/s", a.prefill_tps);
+    p = place(20000000000, true, 23000000000);
+    a = at(&p, &m, 0);
+    ok(!strcmp(a.prefill_bottleneck, "drive") &&
+       near(a.prefill_tps, 8192 / (63.870861312e9 * p.nvme / needs.experts / 6.65e9), 0.001),
+       "20 GB of RAM: the drive gives %.0f tok/s", a.prefill_tps);
 }
 
 static void test_skew(void)
@@ -150,6 +186,7 @@ int main(void)
     test_ram();
     test_prefill();
     test_gpu();
+    test_gpu_prefill();
     test_skew();
     test_line();
     return done();
