@@ -3,6 +3,7 @@
 #include "src/kernel_file.h"
 #include "src/machine.h"
 #include "src/memory.h"
+#include "src/nvml.h"
 #include "cpu/cores.h"
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
@@ -25,7 +26,7 @@ enum health { FINE, SLOW, BROKEN };
 static const char *const HEALTH[] = { "fine", "slow", "broken" };
 
 /* Below these a line says slow. */
-static const double ram_gbps_least = 15, drive_gbps_least = 1;
+static const double ram_gbps_least = 15, drive_gbps_least = 1, h2d_gbps_least = 5;
 
 struct doctor {
     struct options *o;
@@ -177,6 +178,68 @@ static void check_io_uring(struct doctor *d)
     stream_close(s, 1);
 }
 
+static void check_link(struct doctor *d, int i, const struct nvml_card *c)
+{
+    if (c->width == NVML_NOT_TOLD || c->generation == NVML_NOT_TOLD)
+        return;
+    if (c->width < c->width_most)
+        say(d, SLOW, "pcie", "move the card to a full slot; look for a bad contact or a riser",
+            "card %d: x%d, and it has x%d", i, c->width, c->width_most);
+    else
+        say(d, FINE, "pcie", NULL, "card %d: generation %d x%d now, at most %d x%d", i,
+            c->generation, c->width, c->generation_most, c->width_most);
+}
+
+static void check_power(struct doctor *d, int i, const struct nvml_card *c)
+{
+    if (c->power_watts != NVML_NOT_TOLD && c->power_watts < c->power_default_watts)
+        say(d, SLOW, "power", "nvidia-smi --power-limit raises it",
+            "card %d: limited to %d W of %d", i, c->power_watts, c->power_default_watts);
+    else if (c->power_watts != NVML_NOT_TOLD)
+        say(d, FINE, "power", NULL, "card %d: at most %d W", i, c->power_watts);
+    if (c->persistence == 0)
+        say(d, SLOW, "persistence", "nvidia-smi --persistence-mode=1, or nvidia-persistenced",
+            "card %d: off: each start waits for the driver", i);
+    else if (c->persistence == 1)
+        say(d, FINE, "persistence", NULL, "card %d: on", i);
+}
+
+static void check_card(struct doctor *d, int i, const struct nvml_card *c)
+{
+    if (c->total_bytes)
+        say(d, FINE, "card", NULL, "card %d: %s, %zu of %zu MB used", i, c->name,
+            c->used_bytes >> 20, c->total_bytes >> 20);
+    else
+        say(d, FINE, "card", NULL, "card %d: %s", i, c->name);
+    check_link(d, i, c);
+    check_power(d, i, c);
+    if (c->others > 0)
+        say(d, SLOW, "sharing", "end them, or bound this program by --vram",
+            "card %d: used by %d other process%s, %zu MB", i, c->others,
+            c->others == 1 ? "" : "es", c->others_bytes >> 20);
+    else if (!c->others)
+        say(d, FINE, "sharing", NULL, "card %d: nobody else computes on it", i);
+}
+
+/* Before CUDA is asked, which makes this process a user of the card. */
+static void check_driver(struct doctor *d)
+{
+    struct nvml n;
+    struct err e;
+    int rc = nvml_read(&n, NULL, &e);
+
+    if (rc == -ENOENT)
+        say(d, FINE, "driver", NULL, "%s: no NVIDIA driver", e.text);
+    else if (rc)
+        say(d, SLOW, "driver", "run nvidia-smi; kernel module and libraries may be of different "
+            "versions", "%s", e.text);
+    else
+        say(d, FINE, "driver", NULL, "NVIDIA %s, %d card%s", n.driver, n.cards,
+            n.cards == 1 ? "" : "s");
+    for (int i = 0; !rc && i < n.cards; i++)
+        check_card(d, i, &n.card[i]);
+}
+
 static void check_gpu(struct doctor *d)
 {
     struct gpu_facts g[MAX_GPUS];
@@ -270,6 +333,13 @@ static void check_speeds(struct doctor *d)
     say(d, m.drive_read_gbps < drive_gbps_least ? SLOW : FINE, "drive",
         m.drive_read_gbps < drive_gbps_least ? "keep the model on an NVMe drive" : NULL,
         "%.2f GB/s", m.drive_read_gbps);
+    for (int i = 0; i < m.gpus; i++) {
+        const struct machine_gpu *g = &m.gpu[i];
+        bool slow = !(g->h2d_gbps >= h2d_gbps_least);
+
+        say(d, slow ? SLOW : FINE, "gpu speed", slow ? "see the line about pcie" : NULL,
+            "%s: memory %.0f GB/s, from the host %.1f GB/s", g->name, g->vram_gbps, g->h2d_gbps);
+    }
 }
 
 static void check_model(struct doctor *d)
@@ -299,6 +369,7 @@ int cmd_doctor(struct options *o, struct err *e)
     check_memlock(&d);
     check_huge_pages(&d);
     check_io_uring(&d);
+    check_driver(&d);
     check_gpu(&d);
     check_place(&d, "state", o->state_dir, "what the router chooses is forgotten");
     check_place(&d, "cache", o->cache_dir, "figures are measured each time");

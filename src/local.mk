@@ -73,6 +73,7 @@ src_libengine_a_SOURCES += src/convert_messages.c
 src_libengine_a_SOURCES += src/convert_responses.c
 src_libengine_a_SOURCES += src/page.h src/page.c
 src_libengine_a_SOURCES += src/command_io.h src/command_io.c
+src_libengine_a_SOURCES += src/nvml.h src/nvml.c
 nodist_src_libengine_a_SOURCES = src/page_bytes.h
 BUILT_SOURCES += src/page_bytes.h
 CLEANFILES += src/page_bytes.h
@@ -109,7 +110,7 @@ laguna_offload_LDADD    = $(ENGINE_LIBS)
 
 ENGINE_LIBS = src/libengine.a storage/libstorage.a $(CPU_LIBS) $(GPU_LIBS) src/libengine.a \
               $(URING_LIBS) $(CJSON_LIBS) $(BLAS_LIBS) $(NUMA_LIBS) \
-              $(PCRE2_LIBS) $(XXHASH_LIBS) $(EVENT_LIBS) $(EDIT_LIBS) -lm
+              $(PCRE2_LIBS) $(XXHASH_LIBS) $(EVENT_LIBS) $(EDIT_LIBS) -ldl -lm
 
 ## The page of the manual as a string, for bench.
 man/manual.c: man/laguna-offload.1 src/local.mk

@@ -401,3 +401,17 @@ EXTRA_PROGRAMS += tests/bench_gpu
 tests_bench_gpu_SOURCES  = tests/bench_gpu.c
 tests_bench_gpu_SOURCES += tests/gpu_model.h
 tests_bench_gpu_LDADD    = $(GPU_LIBS) src/libengine.a -lm
+
+## NVML by dlopen: with a library of the suite in place of NVIDIA's, and one that lacks much.
+check_PROGRAMS += tests/t_nvml
+TESTS          += tests/t_nvml
+tests_t_nvml_SOURCES = tests/t_nvml.c tests/tap.h
+tests_t_nvml_LDADD   = src/libengine.a -ldl
+EXTRA_DIST          += tests/fake_nvml.c
+check_DATA           = tests/fake_nvml.so tests/old_nvml.so
+CLEANFILES          += tests/fake_nvml.so tests/old_nvml.so
+
+tests/fake_nvml.so: tests/fake_nvml.c
+	$(AM_V_CCLD)$(CC) $(CFLAGS) -shared -fPIC -o $@ $(srcdir)/tests/fake_nvml.c
+tests/old_nvml.so: tests/fake_nvml.c
+	$(AM_V_CCLD)$(CC) $(CFLAGS) -DOLD -shared -fPIC -o $@ $(srcdir)/tests/fake_nvml.c
