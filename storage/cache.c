@@ -96,8 +96,8 @@ static void warm_on(struct cache *c)
         int layer = layer_of(c, key);
 
         if (c->first_free < 0)
-            c->warm_at = c->keys;
-        else if (c->slot_of[key] >= 0 || c->held[layer] >= c->quota[layer] ||
+            return;
+        if (c->slot_of[key] >= 0 || c->held[layer] >= c->quota[layer] ||
                  (c->elsewhere[key] && !c->config.copies))
             c->warm_at++;
         else if (fetch_start(c, key, true, 0))
@@ -129,13 +129,12 @@ static void advance(struct cache *c, struct ticket *t)
             if (t->stage[i] != WANTED)
                 continue;
             s = c->slot_of[key] >= 0 ? &c->slot[c->slot_of[key]] : NULL;
-            if (s && s->state == READING)
+            if (s && s->state == READING && !t->patient)
                 fetch_hurry(c, s->fetch);
             if (!s && pass == 1)
-                s = fetch_start(c, key, false, INFINITY);
+                s = fetch_start(c, key, t->patient, INFINITY);
             if (!s)
                 continue;
-            assert(s->state != READING || s->fetch);    /* not while it is adopted */
             s->pins++;
             t->slot[i] = (int)(s - c->slot);
             t->stage[i] = COMING;
@@ -231,6 +230,8 @@ int cache_next(struct cache *c, struct ticket *t, struct resident *out, struct e
         }
         if (!t->left)
             return 0;
+        if (t->patient)
+            return -EAGAIN;
         if (!coming && !c->fetching)
             return fail(e, -EBUSY, "layer %d: all %d slots are pinned",
                         shown_layer(c, t->layer), c->slots);
@@ -335,25 +336,31 @@ void cache_elsewhere(struct cache *c, int layer, int id, bool elsewhere)
 int cache_adopt(struct cache *c, int layer, int id, struct resident *out)
 {
     int key = key_of(c, layer, id);
-    struct slot *s = c->slot_of[key] >= 0 ? NULL : slot_take(c, key, INFINITY);
+    struct slot *s;
 
+    if (c->slot_of[key] >= 0)
+        return -EEXIST;
+    s = slot_take(c, key, INFINITY);
     if (!s)
         return -EBUSY;
+    c->slot_of[key] = -1;               /* nobody's until the bytes are whole */
     s->pins = 1;
-    *out = (struct resident){ layer, id, -1, slot_bytes(c, s) };
+    *out = (struct resident){ layer, id, (int)(s - c->slot), slot_bytes(c, s) };
     return 0;
 }
 
 int cache_adopted(struct cache *c, const struct resident *r, struct err *e)
 {
-    struct slot *s = &c->slot[c->slot_of[key_of(c, r->layer, r->id)]];
-    bool good;
+    struct slot *s = &c->slot[r->index];
+    bool here = c->slot_of[s->key] >= 0, good;
 
     assert(s->state == READING && !s->fetch && s->pins == 1);
-    good = fetch_sum_matches(c, s);
+    good = here || fetch_sum_matches(c, s);
     c->stats.mismatches += !good;
-    if (good) {
+    if (good)
         c->elsewhere[s->key] = false;
+    if (good && !here) {
+        c->slot_of[s->key] = r->index;
         c->stats.full++;
         s->state = FULL;
         s->arrived = ++c->clock;
@@ -362,8 +369,8 @@ int cache_adopted(struct cache *c, const struct resident *r, struct err *e)
     }
     s->pins = 0;
     slot_free(c, s);
-    return fail(e, -EBADMSG, "layer %d expert %d: came back from the GPU with other bytes",
-                shown_layer(c, r->layer), r->id);
+    return here ? 0 : fail(e, -EBADMSG, "layer %d expert %d: came back from the GPU with other "
+                           "bytes", shown_layer(c, r->layer), r->id);
 }
 
 struct cache_stats cache_stats(const struct cache *c)

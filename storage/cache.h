@@ -45,6 +45,7 @@ struct resident {
 struct ticket {
     int layer, count;
     uint16_t expert[MAX_EXPERTS];
+    bool patient;                       /* reads give way as guesses do, nothing blocks */
 
     /* Private. */
     int left;                           /* not handed over yet */
@@ -75,7 +76,8 @@ void cache_request(struct cache *c, struct ticket *t);
  * has arrived.  0: all were handed over.  -EBUSY: experts handed over must be released first,
  * because every slot is pinned.  Otherwise why one cannot be had, with layer, expert, file
  * and offset in words: -EIO or another errno of the drive; -EBADMSG: the file has changed, or
- * came twice with bytes other than the first time; -ETIMEDOUT. */
+ * came twice with bytes other than the first time; -ETIMEDOUT.  A patient ticket is told
+ * -EAGAIN while none has arrived, and never -EBUSY or -ETIMEDOUT. */
 int  cache_next(struct cache *c, struct ticket *t, struct resident *out, struct err *e);
 
 /* Unpin one expert that was handed over; its slot may then serve another of the ticket. */
@@ -89,7 +91,7 @@ void cache_finish(struct cache *c, struct ticket *t);
 void cache_prefetch(struct cache *c, int layer, const uint16_t *expert, int n);
 
 /* Begin to fill free slots in order of popularity, behind everything else: goes on in every
- * later call. */
+ * later call, also where slots become free later. */
 void cache_warm(struct cache *c);
 
 /* Take in what has arrived and go on warming, waiting at most `seconds`.  How many experts
@@ -103,12 +105,13 @@ bool cache_has(const struct cache *c, int layer, int id);
 void cache_elsewhere(struct cache *c, int layer, int id, bool elsewhere);
 
 /* A slot for an expert that comes from VRAM: pinned, its parts to be filled by the caller, who
- * ends with cache_adopted(), before anybody asks for the expert.  -EBUSY: no slot can be
- * taken, or the expert is here. */
+ * ends with cache_adopted(); out->index is the slot's.  Whoever asks for the expert before that
+ * gets it from the drive.  -EBUSY: no slot can be taken; -EEXIST: the expert is here or on its
+ * way. */
 int  cache_adopt(struct cache *c, int layer, int id, struct resident *out);
 
 /* The parts are filled.  -EBADMSG, and the slot is free again, where the bytes are not those
- * that were first read. */
+ * that were first read.  The slot is free, too, where the expert came from the drive meanwhile. */
 int  cache_adopted(struct cache *c, const struct resident *r, struct err *e);
 
 struct cache_stats cache_stats(const struct cache *c);

@@ -9,7 +9,8 @@ void slot_free(struct cache *c, struct slot *s)
         s->fetch->slot = NULL;
     c->stats.full -= s->state == FULL;
     c->held[layer_of(c, s->key)]--;
-    c->slot_of[s->key] = -1;
+    if (c->slot_of[s->key] == (int)(s - c->slot))   /* not so while it is adopted */
+        c->slot_of[s->key] = -1;
     *s = (struct slot){ .state = FREE, .key = -1, .next_free = c->first_free };
     c->first_free = (int)(s - c->slot);
     c->free_slots++;
@@ -91,13 +92,15 @@ static bool slot_sane(const struct cache *c, const struct slot *s)
 {
     if (s->state == FREE)
         return s->key == -1 && !s->pins && !s->fetch;
+    if (s->state == READING && !s->fetch)
+        return s->pins == 1 && c->slot_of[s->key] != (int)(s - c->slot);
     if (c->slot_of[s->key] != (int)(s - c->slot) || s->pins < 0)
         return false;
     if (s->state == FULL)
         return !s->fetch;
     if (s->state == FAILED)
         return s->fetch && s->fetch->slot == s && s->pins && !s->fetch->left;
-    return s->fetch ? s->fetch->slot == s && s->fetch->left : s->pins == 1;
+    return s->fetch->slot == s && s->fetch->left;
 }
 
 bool cache_sane(const struct cache *c)

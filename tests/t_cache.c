@@ -414,9 +414,50 @@ static void tiers(void)
         }
         ok(cache_adopted(b.c, &x, &e) == (bad ? -EBADMSG : 0), bad ? "%s" : "right", e.text);
     }
-    ok(cache_adopt(b.c, 0, 1, &x) == -EBUSY, "not twice");
+    ok(cache_adopt(b.c, 0, 1, &x) == -EEXIST, "not twice");
     ok(serve(&b, 0, 1, 1, &e) == 1 && cache_stats(b.c).reads == 2, "served without a read");
     ok(cache_sane(b.c), "sane");
+    tear_down(&b);
+}
+
+/* What moves to VRAM is read behind everything else, and what comes back from there may be
+ * wanted before it is whole. */
+static void moving(void)
+{
+    struct ticket t = want(1, 3, 1);
+    struct resident x;
+    struct bed b;
+    struct err e;
+    int rc, asked = 0;
+
+    if (!set_up(&b, 2, 0))
+        return;
+    b.plan = (struct plan){ { .seconds = 0.05 }, -1, 2, 0 };
+    t.patient = true;
+    cache_request(b.c, &t);
+    while (!(rc = cache_next(b.c, &t, &x, &e) + EAGAIN)) {
+        asked++;
+        cache_poll(b.c, 0.01);
+    }
+    ok(rc == 1 + EAGAIN && asked, "a patient ticket does not block: asked %d times", asked);
+    ok(serve(&b, 0, 0, 2, &e) == 2 && cache_has(b.c, 1, 3), "and pins what has come");
+    cache_elsewhere(b.c, 1, 3, true);
+    cache_finish(b.c, &t);
+    ok(!cache_has(b.c, 1, 3) && !cache_adopt(b.c, 1, 3, &x), "on its way back");
+    ok(serve(&b, 1, 3, 1, &e) == 1 && cache_sane(b.c), "wanted meanwhile: read from the drive");
+    ok(!cache_adopted(b.c, &x, &e) && cache_sane(b.c) && cache_stats(b.c).mismatches == 0,
+       "whatever the slot holds, it is given up");
+    cache_finish(b.c, &t);
+    cache_warm(b.c);
+    while (cache_poll(b.c, 1))
+        ;
+    ok(cache_stats(b.c).full == 2, "two slots, both full");
+    for (int l = 0; l < LAYERS; l++)
+        for (int id = 0; id < EXPERTS; id++)
+            cache_elsewhere(b.c, l, id, cache_has(b.c, l, id));
+    while (cache_poll(b.c, 1))
+        ;
+    ok(cache_stats(b.c).full == 2 && cache_sane(b.c), "and full again when they have moved");
     tear_down(&b);
 }
 
@@ -514,6 +555,7 @@ int main(void)
     guesses();
     warming();
     tiers();
+    moving();
     at_random(1, 2);
     at_random(2, 5);
     at_random(3, 9);
