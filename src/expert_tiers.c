@@ -4,11 +4,18 @@
 #include "src/experts_internal.h"
 #include "storage/cache.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 static const double CLOSE_SECONDS = 10;
+
+struct loan {
+    enum { LOAN_FREE, LOAN_WAITS, LOAN_ASKED, LOAN_LENT } stage;
+    struct ticket ticket;
+    struct expert expert;
+};
 
 struct expert_tiers {
     const struct model *model;
@@ -30,6 +37,12 @@ struct expert_tiers {
     struct expert expert[MAX_EXPERTS];
     const struct expert *out[MAX_EXPERTS];
     int index[MAX_EXPERTS], outs;       /* what was handed over last */
+    /* Beside requests. */
+    struct loan loan[EXPERT_LOANS];
+    int slots, lent;                    /* of the slots, those that loans ask for or have */
+    bool adopts;
+    struct resident adopted;
+    struct expert homecomer;
 };
 
 struct each {
@@ -100,8 +113,12 @@ static int open_slots(struct expert_tiers *t, const struct experts_config *c, st
     struct slab_config slab = { .slot_bytes = c->slot_bytes, .slots = c->slots,
                                 .node = SLAB_ANY, .log = c->log };
     struct stream_config stream = c->stream;
-    int rc = slab_open(&t->slab, &slab, e);
+    int rc;
 
+    if (slab.slots < 2)                 /* one to lend, and one for requests */
+        slab.slots = 2;
+    t->slots = slab.slots;
+    rc = slab_open(&t->slab, &slab, e);
     stream.log = c->log;
     if (!rc)
         rc = stream_open(&t->stream, &stream, e);
@@ -132,7 +149,7 @@ int expert_tiers_open(struct expert_tiers **out, const struct experts_config *c,
             .layers = c->model->shape.sparse_layers, .experts = c->model->shape.experts,
             .extents = t->extents, .source = t->source, .sources = t->sources, .slab = t->slab,
             .stream = t->stream, .popularity = p, .log = c->log, .layer_number = t->layer_number,
-            .for_each = for_each, .for_each_arg = c->pool,
+            .for_each = for_each, .for_each_arg = c->pool, .copies = c->copies,
         };
 
         rc = cache_open(&t->cache, &cc, e);
@@ -219,28 +236,39 @@ static int count_ready(const struct expert_tiers *t)
     return n;
 }
 
+static size_t bind(const struct expert_tiers *t, struct expert *x, const struct resident *r)
+{
+    size_t i = (size_t)r->layer * (size_t)t->model->shape.experts + (size_t)r->id;
+
+    *x = (struct expert){ .layer = t->layer_number[r->layer], .id = r->id };
+    expert_bind(x, &t->model->expert[i], r->slot, t->extents[i].part_offset);
+    return i;
+}
+
+/* See a resident as an expert; its scales are looked at the first time. */
+static int see(struct expert_tiers *t, struct expert *x, const struct resident *r, struct err *e)
+{
+    size_t i = bind(t, x, r);
+    int rc = t->checked[i] ? 0 : expert_check_scales(x, e);
+
+    t->checked[i] = !rc;
+    return rc;
+}
+
 /* One expert more; as cache_next(). */
 static int take(struct expert_tiers *t, struct err *e)
 {
-    const struct model *m = t->model;
     struct resident r;
     struct expert *x = &t->expert[t->outs];
-    size_t i;
     int rc = cache_next(t->cache, &t->ticket, &r, e);
 
     if (rc <= 0)
         return rc;
-    i = (size_t)r.layer * (size_t)m->shape.experts + (size_t)r.id;
-    *x = (struct expert){ .layer = t->layer_number[r.layer], .id = r.id };
-    expert_bind(x, &m->expert[i], r.slot, t->extents[i].part_offset);
     t->index[t->outs] = r.index;
     t->out[t->outs++] = x;
     t->handed[r.index] = true;
     t->handed_n++;
-    if (!t->checked[i]) {
-        rc = expert_check_scales(x, e);
-        t->checked[i] = !rc;
-    }
+    rc = see(t, x, &r, e);
     return rc < 0 ? rc : 1;
 }
 
@@ -269,6 +297,90 @@ void expert_tiers_finish(struct expert_tiers *t)
 {
     cache_finish(t->cache, &t->ticket);
     t->outs = 0;
+}
+
+void expert_tiers_lend(struct expert_tiers *t, int loan, int layer, int id)
+{
+    struct loan *l = &t->loan[loan];
+
+    assert(l->stage == LOAN_FREE);
+    l->stage = LOAN_WAITS;
+    l->ticket = (struct ticket){ .layer = t->model->sparse_index[layer], .count = 1,
+                                 .expert = { (uint16_t)id }, .patient = true };
+}
+
+/* Lent slots are pinned while requests want theirs. */
+static bool may_lend(const struct expert_tiers *t)
+{
+    return t->lent < t->slots / 4 || !t->lent;
+}
+
+int expert_tiers_lent(struct expert_tiers *t, int loan, const struct expert **out,
+                      struct err *e)
+{
+    struct loan *l = &t->loan[loan];
+    struct resident r;
+    int rc;
+
+    assert(l->stage != LOAN_FREE);
+    *out = &l->expert;
+    if (l->stage == LOAN_LENT)
+        return 1;
+    if (l->stage == LOAN_WAITS) {
+        if (!may_lend(t))
+            return 0;
+        cache_request(t->cache, &l->ticket);
+        l->stage = LOAN_ASKED;
+        t->lent++;
+    }
+    rc = cache_next(t->cache, &l->ticket, &r, e);
+    if (rc == -EAGAIN)
+        return 0;
+    if (rc == 1)
+        rc = see(t, &l->expert, &r, e);
+    if (rc)
+        return rc;
+    l->stage = LOAN_LENT;
+    return 1;
+}
+
+void expert_tiers_return(struct expert_tiers *t, int loan)
+{
+    struct loan *l = &t->loan[loan];
+
+    if (l->stage == LOAN_ASKED || l->stage == LOAN_LENT) {
+        cache_finish(t->cache, &l->ticket);
+        t->lent--;
+    }
+    l->stage = LOAN_FREE;
+}
+
+void expert_tiers_elsewhere(struct expert_tiers *t, int layer, int id, bool elsewhere)
+{
+    cache_elsewhere(t->cache, t->model->sparse_index[layer], id, elsewhere);
+}
+
+int expert_tiers_adopt(struct expert_tiers *t, int layer, int id, const struct expert **out)
+{
+    int rc;
+
+    assert(!t->adopts);
+    if (t->slots - t->lent < 2)         /* one must be left for requests */
+        return -EBUSY;
+    rc = cache_adopt(t->cache, t->model->sparse_index[layer], id, &t->adopted);
+    if (rc)
+        return rc;
+    t->adopts = true;
+    bind(t, &t->homecomer, &t->adopted);
+    *out = &t->homecomer;
+    return 0;
+}
+
+int expert_tiers_adopted(struct expert_tiers *t, struct err *e)
+{
+    assert(t->adopts);
+    t->adopts = false;
+    return cache_adopted(t->cache, &t->adopted, e);
 }
 
 void expert_tiers_warm(struct expert_tiers *t)

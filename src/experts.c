@@ -1,6 +1,7 @@
 /* The routed experts, wherever they lie: one request at a time, statistics, counters. */
 #include "src/experts_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -17,6 +18,7 @@ struct experts {
     /* The request in progress, where all experts are in RAM. */
     const struct expert *wanted[MAX_EXPERTS];
     int wants;
+    const struct expert *lent[EXPERT_LOANS];
 };
 
 void expert_parts(const struct expert_source *s, struct extent_part part[EXPERT_PARTS])
@@ -172,6 +174,50 @@ bool experts_want_guess(const struct experts *x)
 void experts_guess(struct experts *x, int layer, const struct route *r)
 {
     expert_tiers_guess(x->tiers, layer, r);
+}
+
+void experts_lend(struct experts *x, int loan, int layer, int id)
+{
+    assert(loan >= 0 && loan < EXPERT_LOANS);
+    if (x->tiers)
+        expert_tiers_lend(x->tiers, loan, layer, id);
+    else
+        x->lent[loan] = expert_set_get(x->set, layer, id);
+}
+
+int experts_lent(struct experts *x, int loan, const struct expert **out, struct err *e)
+{
+    if (x->tiers)
+        return expert_tiers_lent(x->tiers, loan, out, e);
+    *out = x->lent[loan];
+    return 1;
+}
+
+void experts_return(struct experts *x, int loan)
+{
+    if (x->tiers)
+        expert_tiers_return(x->tiers, loan);
+}
+
+void experts_elsewhere(struct experts *x, int layer, int id, bool elsewhere)
+{
+    if (x->tiers)
+        expert_tiers_elsewhere(x->tiers, layer, id, elsewhere);
+}
+
+int experts_adopt(struct experts *x, int layer, int id, const struct expert **out)
+{
+    return x->tiers ? expert_tiers_adopt(x->tiers, layer, id, out) : -EEXIST;
+}
+
+int experts_adopted(struct experts *x, struct err *e)
+{
+    return x->tiers ? expert_tiers_adopted(x->tiers, e) : 0;
+}
+
+void experts_count_vram(struct experts *x, int n)
+{
+    x->counts.vram += (uint64_t)n;
 }
 
 void experts_note(struct experts *x, int layer, const struct route *r)

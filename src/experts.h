@@ -20,13 +20,14 @@ struct experts_config {
     struct stream_config stream;        /* how the drive is read; its log is filled in */
     const char *state_dir;              /* of the router's statistics, or NULL */
     bool guess;                         /* read ahead what the next layer may want */
+    bool copies;                        /* RAM holds everything: what moves to VRAM stays */
     struct log *log;
     /* For loading; may be NULL: called with bytes done and total, from this thread. */
     void (*progress)(void *, size_t, size_t);
     void *arg;
 };
 
-enum { EXPERTS_ALL = -1 };
+enum { EXPERTS_ALL = -1, EXPERT_LOANS = 16 };
 
 /* Where the experts of all requests lay when they were needed, counted once a layer and
  * batch.  Only grows. */
@@ -64,6 +65,30 @@ bool experts_want_guess(const struct experts *x);
 /* What the layer's router would choose as far as is known now.  Call it after
  * experts_request() for the layer before; what is guessed is read when nothing urgent is. */
 void experts_guess(struct experts *x, int layer, const struct route *r);
+
+/* Loans, beside requests: experts in RAM from where they are copied to VRAM.  `loan` numbers
+ * them, 0 to EXPERT_LOANS - 1, and must be free.  Reads for them give way to those of requests,
+ * and at most a quarter of the slots is lent: the other loans wait their turn. */
+void experts_lend(struct experts *x, int loan, int layer, int id);
+
+/* 1 and *out: the expert is there, and stays until the loan is returned; 0: not yet; negative:
+ * why it cannot be had, in words.  Never blocks. */
+int  experts_lent(struct experts *x, int loan, const struct expert **out, struct err *e);
+void experts_return(struct experts *x, int loan);       /* in any state; frees the number */
+
+/* The expert moved to VRAM, or is there no more.  Without `copies` it leaves its slot. */
+void experts_elsewhere(struct experts *x, int layer, int id, bool elsewhere);
+
+/* A place in RAM for an expert that leaves VRAM, one at a time: its matrices point at memory
+ * to be filled; then experts_adopted().  -EBUSY: there is no place: drop it, the drive has it.
+ * -EEXIST: RAM has it already. */
+int  experts_adopt(struct experts *x, int layer, int id, const struct expert **out);
+
+/* -EBADMSG: not the bytes that were lent; they are forgotten. */
+int  experts_adopted(struct experts *x, struct err *e);
+
+/* So many of the experts that were needed lay in VRAM. */
+void experts_count_vram(struct experts *x, int n);
 
 /* The router's choices go into the statistics. */
 void experts_note(struct experts *x, int layer, const struct route *r);

@@ -22,6 +22,13 @@ int  expert_tiers_next(struct expert_tiers *t, const struct expert *const **out,
 void expert_tiers_release(struct expert_tiers *t);
 void expert_tiers_finish(struct expert_tiers *t);
 void expert_tiers_warm(struct expert_tiers *t);
+void expert_tiers_lend(struct expert_tiers *t, int loan, int layer, int id);
+int  expert_tiers_lent(struct expert_tiers *t, int loan, const struct expert **out,
+                       struct err *e);
+void expert_tiers_return(struct expert_tiers *t, int loan);
+void expert_tiers_elsewhere(struct expert_tiers *t, int layer, int id, bool elsewhere);
+int  expert_tiers_adopt(struct expert_tiers *t, int layer, int id, const struct expert **out);
+int  expert_tiers_adopted(struct expert_tiers *t, struct err *e);
 void expert_tiers_counts(const struct expert_tiers *t, struct tier_counts *counts);
 
 /* Point the matrices of x at its parts, which begin at memory + at[i]. */
