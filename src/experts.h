@@ -72,7 +72,7 @@ void experts_guess(struct experts *x, int layer, const struct route *r);
 void experts_lend(struct experts *x, int loan, int layer, int id);
 
 /* 1 and *out: the expert is there, and stays until the loan is returned; 0: not yet; negative:
- * why it cannot be had, in words.  Never blocks. */
+ * why it cannot be had, in words, and the loan is to be returned.  Never blocks. */
 int  experts_lent(struct experts *x, int loan, const struct expert **out, struct err *e);
 void experts_return(struct experts *x, int loan);       /* in any state; frees the number */
 

@@ -74,6 +74,7 @@ src_libengine_a_SOURCES += src/convert_responses.c
 src_libengine_a_SOURCES += src/page.h src/page.c
 src_libengine_a_SOURCES += src/command_io.h src/command_io.c
 src_libengine_a_SOURCES += src/nvml.h src/nvml.c
+src_libengine_a_SOURCES += src/vram.h src/vram.c
 nodist_src_libengine_a_SOURCES = src/page_bytes.h
 BUILT_SOURCES += src/page_bytes.h
 CLEANFILES += src/page_bytes.h

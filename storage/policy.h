@@ -37,4 +37,13 @@ float policy_lasting(const struct policy_layer *p, int expert);
  * none.  Among equals the highest id goes. */
 int  policy_victim(const struct policy_layer *p, const uint16_t *candidate, int n);
 
+/* Where an expert stands for policy_exchange(). */
+enum policy_place { POLICY_OUTSIDE, POLICY_SEATED, POLICY_APART };  /* apart: not asked about */
+
+/* Whether an expert outside is so much more worth than one that is seated that they should
+ * change places.  The `floor` seated ones of the most lasting worth are never `out`.
+ * place: [experts] of enum policy_place. */
+bool policy_exchange(const struct policy_layer *p, const uint8_t *place, int floor, int *in,
+                     int *out);
+
 #endif

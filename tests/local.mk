@@ -415,3 +415,7 @@ tests/fake_nvml.so: tests/fake_nvml.c
 	$(AM_V_CCLD)$(CC) $(CFLAGS) -shared -fPIC -o $@ $(srcdir)/tests/fake_nvml.c
 tests/old_nvml.so: tests/fake_nvml.c
 	$(AM_V_CCLD)$(CC) $(CFLAGS) -DOLD -shared -fPIC -o $@ $(srcdir)/tests/fake_nvml.c
+check_PROGRAMS += tests/t_vram
+TESTS          += tests/t_vram
+tests_t_vram_SOURCES = tests/t_vram.c tests/damage.h tests/files.h tests/tap.h
+tests_t_vram_LDADD   = $(ENGINE_LIBS)

@@ -39,6 +39,42 @@ static void arithmetic(void)
        (double)policy_score(&p, 1));
 }
 
+/* Seats 0 to 3 of eight experts. */
+static void exchange(void)
+{
+    struct policy_use use[8];
+    struct policy_layer p;
+    uint8_t place[8] = { POLICY_SEATED, POLICY_SEATED, POLICY_SEATED, POLICY_SEATED };
+    const uint16_t old[] = { 0, 1 }, new[] = { 6 }, both[] = { 1, 6 };
+    int in, out;
+
+    policy_init(&p, use, 8);
+    ok(!policy_exchange(&p, place, 1, &in, &out), "nothing known: nobody moves");
+    policy_note(&p, new, 1);
+    ok(!policy_exchange(&p, place, 1, &in, &out), "one use is noise");
+    for (int i = 0; i < 1000; i++)
+        policy_note(&p, old, 2);
+    for (int i = 0; i < 70; i++)
+        policy_note(&p, new, 1);
+    ok(policy_exchange(&p, place, 1, &in, &out) && in == 6 && out == 3, "the unused goes: %d", out);
+    place[3] = POLICY_APART;
+    ok(policy_exchange(&p, place, 1, &in, &out) && out == 2, "unless it is not asked about");
+    place[2] = POLICY_APART;
+    for (int i = 0; i < 300; i++)
+        policy_note(&p, new, 1);
+    ok(policy_exchange(&p, place, 1, &in, &out) && out == 1, "one of two is on the floor");
+    ok(!policy_exchange(&p, place, 2, &in, &out), "both are");
+    for (int i = 0; i < 1000; i++)
+        policy_note(&p, both, 2);
+    place[0] = POLICY_APART;
+    ok(!policy_exchange(&p, place, 0, &in, &out) && in == 6 && out == 1,
+       "equals do not change places");
+    place[0] = POLICY_SEATED;
+    ok(policy_exchange(&p, place, 0, &in, &out) && out == 0, "but with a lesser one");
+    place[6] = POLICY_APART;
+    ok(!policy_exchange(&p, place, 0, &in, &out), "who is on the way is not sent for");
+}
+
 /* A trace with a known best: 0 1 2 0 1 3 0 1 2 with two places. */
 static void known_best(void)
 {
@@ -80,6 +116,7 @@ static void promise(void)
 int main(void)
 {
     arithmetic();
+    exchange();
     known_best();
     promise();
     return done();
