@@ -45,18 +45,36 @@ static size_t largest_inner(const struct shape *s)
     return (size_t)n;
 }
 
-static void lay_out(struct cpu *c, struct layout *l)
+/* What waves of routed experts need. */
+static void lay_out_waves(struct cpu *c, struct layout *l)
 {
     const struct shape *s = c->shape;
     size_t n = (size_t)c->batch, pairs = (size_t)c->pairs, hidden = (size_t)s->hidden;
+    size_t inner = largest_inner(s), dense = c->experts_only ? 0 : (size_t)s->dense_inner;
+    size_t gate = pairs * inner > n * dense ? pairs * inner : n * dense;
+
+    take_acts(c, l, &c->h_acts, n, s->hidden);
+    c->routed = take_floats(l, n, hidden);
+    c->wave.token = take(l, pairs * sizeof(int));
+    c->wave.weight = take_floats(l, pairs, 1);
+    c->wave.of_token = take(l, n * (size_t)s->topk * sizeof(int));
+    take_acts(c, l, &c->pair_acts, pairs, s->hidden);
+    c->gate = take_floats(l, gate, 1);
+    c->up = take_floats(l, gate, 1);
+    take_acts(c, l, &c->inner_acts, pairs, (int)inner);
+    c->pair_out = take_floats(l, pairs, hidden);
+}
+
+/* What the rest of a layer needs besides. */
+static void lay_out_layer(struct cpu *c, struct layout *l)
+{
+    const struct shape *s = c->shape;
+    size_t n = (size_t)c->batch, hidden = (size_t)s->hidden;
     size_t heads = (size_t)s->max_heads * (size_t)s->head_dim;
     size_t kv = (size_t)s->kv_heads * (size_t)s->head_dim;
-    size_t inner = largest_inner(s), dense = (size_t)s->dense_inner;
-    size_t gate = pairs * inner > n * dense ? pairs * inner : n * dense;
 
     c->x = take_floats(l, n, hidden);
     c->h = take_floats(l, n, hidden);
-    take_acts(c, l, &c->h_acts, n, s->hidden);
     c->q = take_floats(l, n, heads);
     c->kx = take_floats(l, n, kv);
     c->vx = take_floats(l, n, kv);
@@ -84,16 +102,14 @@ static void lay_out(struct cpu *c, struct layout *l)
     c->guess_weight = take_floats(l, CPU_GUESS_TOKENS, (size_t)s->topk);
     c->guess_id = take(l, CPU_GUESS_TOKENS * (size_t)s->topk * sizeof(*c->guess_id));
     c->shared = take_floats(l, n, hidden);
-    c->routed = take_floats(l, n, hidden);
-    c->wave.token = take(l, pairs * sizeof(int));
-    c->wave.weight = take_floats(l, pairs, 1);
-    c->wave.of_token = take(l, n * (size_t)s->topk * sizeof(int));
-    take_acts(c, l, &c->pair_acts, pairs, s->hidden);
-    c->gate = take_floats(l, gate, 1);
-    c->up = take_floats(l, gate, 1);
-    take_acts(c, l, &c->inner_acts, pairs, (int)inner);
     take_acts(c, l, &c->dense_acts, n, s->dense_inner);
-    c->pair_out = take_floats(l, pairs, hidden);
+}
+
+static void lay_out(struct cpu *c, struct layout *l)
+{
+    lay_out_waves(c, l);
+    if (!c->experts_only)
+        lay_out_layer(c, l);
 }
 
 /* The pairs of a wave: what a decode step needs, or enough for a prefill's largest products. */
@@ -112,7 +128,8 @@ static void configure(struct cpu *c, const struct cpu_config *config)
     c->threads = config->threads;
     c->batch = config->batch;
     c->pairs = wave_pairs(config);
-    c->all_kinds = 1u << ACT_F32;               /* the router's */
+    c->experts_only = config->experts_only;
+    c->all_kinds = c->experts_only ? 0 : 1u << ACT_F32;         /* the router's */
     for (int f = 0; f < W_FORMATS; f++)
         c->all_kinds |= 1u << c->k->act[f];
 }

@@ -19,6 +19,7 @@ struct cpu_config {
     struct pool *pool;
     int threads;                        /* of the pool */
     int batch;                          /* most tokens of one call */
+    bool experts_only;                  /* waves of routed experts and nothing else */
 };
 
 /* Bytes of scratch that cpu_open() reserves; needs no pool. */
@@ -55,6 +56,12 @@ int  cpu_wave_pairs(const struct cpu *c);
 void cpu_wave_begin(struct cpu *c, const struct route *r, const uint16_t *id, int n);
 void cpu_wave_add(struct cpu *c, const struct expert *const *x, int n);
 void cpu_wave_end(struct cpu *c);
+
+/* Where another device does the rest of the layer: the waves' input is h [tokens][hidden], the
+ * normed residual stream, copied before this returns; cpu_routed() is their sum of
+ * weight * expert, [tokens][hidden]. */
+void cpu_begin_routed(struct cpu *c, const float *h, int tokens);
+const float *cpu_routed(const struct cpu *c);
 
 /* x += routed * route_scale + shared. */
 void cpu_combine(struct cpu *c);

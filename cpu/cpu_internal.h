@@ -33,7 +33,7 @@ struct wave_expert {
 
 struct wave {
     struct wave_expert expert[MAX_EXPERTS];
-    int experts, pairs;
+    int experts, pairs, topk;
     int *token;                 /* [pairs]: which row of the batch */
     float *weight;              /* [pairs] */
     int *of_token;              /* [batch][topk]: the pair, or -1; ascending expert */
@@ -54,6 +54,7 @@ struct cpu {
     const struct cpu_kernels *k;
     struct pool *pool;
     int threads, batch, tokens, pairs;  /* tokens: of the batch in progress */
+    bool experts_only;
     unsigned all_kinds;                 /* of activations that any product here may take */
     uint8_t *arena;
     size_t arena_bytes;

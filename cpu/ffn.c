@@ -173,9 +173,11 @@ void cpu_wave_begin(struct cpu *c, const struct route *r, const uint16_t *id, in
     int all = r->tokens * r->topk, next[MAX_EXPERTS], count[MAX_EXPERTS] = { 0 };
 
     for (int i = 0; i < all; i++)
-        count[r->expert[i]]++;
+        if (r->expert[i] != NO_EXPERT)
+            count[r->expert[i]]++;
     for (int x = 0; x < c->shape->experts; x++)
         next[x] = -1;
+    w->topk = r->topk;
     w->experts = n;
     w->pairs = 0;
     for (int x = 0; x < n; x++) {
@@ -184,7 +186,7 @@ void cpu_wave_begin(struct cpu *c, const struct route *r, const uint16_t *id, in
         w->pairs += count[id[x]];
     }
     for (int i = 0; i < all; i++) {
-        int x = r->expert[i], pair = next[x] < 0 ? -1 : next[x]++;
+        int x = r->expert[i], pair = x == NO_EXPERT || next[x] < 0 ? -1 : next[x]++;
 
         w->of_token[i] = pair;
         if (pair < 0)
@@ -296,7 +298,7 @@ void cpu_wave_add(struct cpu *c, const struct expert *const *x, int n)
 static void sum_worker(void *arg, int worker, int workers)
 {
     struct cpu *c = arg;
-    size_t hidden = (size_t)c->shape->hidden, topk = (size_t)c->shape->topk, from, to;
+    size_t hidden = (size_t)c->shape->hidden, topk = (size_t)c->wave.topk, from, to;
 
     pool_share((size_t)c->tokens * hidden, 16, worker, workers, &from, &to);
     for (size_t t = from / hidden; t * hidden < to; t++) {
@@ -317,6 +319,40 @@ static void sum_worker(void *arg, int worker, int workers)
 void cpu_wave_end(struct cpu *c)
 {
     pool_run(c->pool, sum_worker, c);
+}
+
+struct routed_job {
+    struct cpu *c;
+    const float *h;
+};
+
+static void routed_worker(void *arg, int worker, int workers)
+{
+    const struct routed_job *j = arg;
+    struct cpu *c = j->c;
+    size_t hidden = (size_t)c->shape->hidden, from, to;
+
+    pool_share((size_t)c->tokens, 1, worker, workers, &from, &to);
+    for (size_t t = from; t < to; t++) {
+        cpu_pack(c, &c->h_acts, c->all_kinds, (int)t, j->h + t * hidden);
+        memset(c->routed + t * hidden, 0, hidden * sizeof(float));
+    }
+}
+
+void cpu_begin_routed(struct cpu *c, const float *h, int tokens)
+{
+    struct routed_job j = { c, h };
+
+    c->tokens = tokens;
+    if (tokens == 1)                    /* sooner done than the workers are told */
+        routed_worker(&j, 0, 1);
+    else
+        pool_run(c->pool, routed_worker, &j);
+}
+
+const float *cpu_routed(const struct cpu *c)
+{
+    return c->routed;
 }
 
 static void combine_worker(void *arg, int worker, int workers)

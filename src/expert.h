@@ -5,8 +5,11 @@
 
 /* The words that storage, cpu, cuda and the engine share about experts. */
 
+enum { NO_EXPERT = 0xffff };
+
 /* What the router decided for a batch: topk experts for each of n tokens, in ascending
- * id, which is also the order in which their results are summed. */
+ * id, which is also the order in which their results are summed.  Where a route is only a part
+ * of a decision, places may hold NO_EXPERT. */
 struct route {
     int tokens, topk;
     uint16_t *expert;           /* [tokens][topk] */
