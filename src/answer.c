@@ -260,7 +260,7 @@ static void describe(struct generate *g, struct answer *a)
         .max_tokens = q->max_tokens > INT_MAX ? INT_MAX : (int)q->max_tokens,
         .min_tokens = q->min_tokens > INT_MAX ? INT_MAX : (int)q->min_tokens,
         .sampling = q->sampling, .stop = q->stop, .stops = q->stops, .stop_id = q->stop_id,
-        .stop_ids = q->stop_ids, .alternatives = q->logprobs ? q->alternatives : 0,
+        .stop_ids = q->stop_ids, .alternatives = q->logprobs ? q->alternatives : SAMPLE_NO_LOGPROB,
         .ignore_eos = q->ignore_eos, .reuse = q->cache_prompt, .on_token = on_token,
         .on_prompt = q->echo && q->logprobs ? on_prompt : NULL, .on_progress = on_progress,
         .arg = a, .cancel = a->hooks->cancel,

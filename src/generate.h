@@ -35,7 +35,7 @@ struct generate {
     int stops;
     const int32_t *stop_id;             /* [stop_ids]: more end tokens */
     int stop_ids;
-    int alternatives;                   /* of each token, to report */
+    int alternatives;                   /* of each token, to report; or SAMPLE_NO_LOGPROB */
     bool ignore_eos;
     /* NULL: none.  Begins before the first token and is used up by the answer.  It decides where
      * the turn may end: ignore_eos and min_tokens are then without effect. */

@@ -11,6 +11,8 @@
  * never sorted: the best k come out of a heap of k.  Which ids a grammar allows, and
  * stop strings, are left to the caller. */
 
+enum { LANES = 16 };
+
 struct sampler {
     int vocab;
     float *score;               /* [vocab]: logits after penalties, bias and bans */
@@ -126,18 +128,51 @@ static void adjust(struct sampler *s, const struct sampling *p, const struct his
             s->score[id] = -INFINITY;
 }
 
-/* The lowest id with the highest value, or -1 where none is above minus infinity. */
+/* The lowest id with the highest value, or -1 where none is above minus infinity.  The maxima of
+ * LANES columns are independent, so that the compiler makes vectors of them. */
 static int32_t argmax(const float *x, int n)
 {
-    int32_t best = -1;
-    float top = -INFINITY;
+    float lane[LANES], top = -INFINITY;
+    int32_t i = 0, best = 0;
 
-    for (int32_t i = 0; i < n; i++)
-        if (x[i] > top) {
-            top = x[i];
-            best = i;
-        }
+    for (int j = 0; j < LANES; j++)
+        lane[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    for (; i < n; i++)
+        top = x[i] > top ? x[i] : top;
+    for (int j = 0; j < LANES; j++)
+        top = lane[j] > top ? lane[j] : top;
+    if (top == -INFINITY)
+        return -1;
+    while (x[best] != top)
+        best++;
     return best;
+}
+
+/* The first id whose logit is NaN or infinite upwards (downwards is a ban), or -1. */
+static int32_t find_broken(const float *x, int n)
+{
+    int broken = 0, i = 0;
+
+    for (int j = 0; j < n; j++)         /* without a way out, so that vectors can do it */
+        broken |= !(x[j] < INFINITY);
+    if (!broken)
+        return -1;
+    while (x[i] < INFINITY)
+        i++;
+    return i;
+}
+
+/* The logarithm of the sum of all exponentials. */
+static double log_sum(const float *x, int n, float top)
+{
+    double sum = 0;
+
+    for (int i = 0; i < n; i++)
+        sum += exp((double)x[i] - top);
+    return top + log(sum);
 }
 
 /* How many of the n best ids top-p keeps, or 0 where their share of `total` is below it. */
@@ -225,18 +260,15 @@ int sampler_next(struct sampler *s, const struct sampling *p, const struct histo
                  struct alternative *alt, int alternatives, struct err *e)
 {
     int32_t top = argmax(logits, s->vocab), id;
-    double sum = 0, norm;
+    int32_t broken = find_broken(logits, s->vocab);
+    double norm;
 
     assert(alternatives <= s->vocab);
-    for (int i = 0; i < s->vocab; i++)
-        if (isnan(logits[i]) || logits[i] == INFINITY)
-            return fail(e, -EDOM, "the logit of token %d is not a finite number", i);
+    if (broken >= 0)
+        return fail(e, -EDOM, "the logit of token %d is not a finite number", broken);
     if (top < 0)
         return fail(e, -EDOM, "no token is left to choose from");
-    for (int i = 0; i < s->vocab; i++)
-        sum += exp((double)logits[i] - logits[top]);
-    norm = logits[top] + log(sum);
-
+    norm = alternatives == SAMPLE_NO_LOGPROB ? NAN : log_sum(logits, s->vocab, logits[top]);
     for (int i = 0, n = alternatives > 0 ? select_best(s, logits, -INFINITY, alternatives) : 0;
          i < n; i++)
         alt[i] = (struct alternative){ s->best[i], (float)(logits[s->best[i]] - norm) };

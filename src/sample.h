@@ -51,7 +51,11 @@ void sampler_close(struct sampler *s);
 
 /* Choose at `position` (the index of the token being chosen).  logits [vocab] are not
  * changed.  -EDOM where a logit is NaN or none is left to choose: an error, never a token.
- * Where alternatives > 0, the most likely ones go to alt, best first. */
+ * Where alternatives > 0, the most likely ones go to alt, best first; where it is
+ * SAMPLE_NO_LOGPROB, the token's own is not computed either and is NAN: that costs as much as
+ * all the rest. */
+enum { SAMPLE_NO_LOGPROB = -1 };
+
 int  sampler_next(struct sampler *s, const struct sampling *p, const struct history *h,
                   const float *logits, uint64_t position, struct sampled *out,
                   struct alternative *alt, int alternatives, struct err *e);
