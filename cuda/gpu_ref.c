@@ -9,6 +9,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
+bool gpu_is_reference(void)
+{
+    return true;
+}
+
 int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e)
 {
     (void)out;
@@ -87,21 +92,15 @@ static int kv_rows(const struct gpu_config *c, int layer)
     return c->shape->layer[layer].full || ring > c->context ? c->context : ring;
 }
 
-size_t gpu_bytes(const struct gpu_config *c)
-{
-    size_t n = add_sat(c->dense_bytes, mul_sat((size_t)c->slots, c->slot_bytes));
-
-    for (int i = 0; i < c->shape->layers; i++)
-        n = add_sat(n, mul_sat(2 * gpu_ref_row_bytes(c) * (size_t)c->shape->kv_heads,
-                               (size_t)kv_rows(c, i)));
-    return n;
-}
-
+/* Memory that goes with g; where g only counts, nothing but the size of it. */
 static void *own(struct gpu *g, size_t n)
 {
-    void **list = realloc(g->owned, (g->owned_count + 1) * sizeof(*list));
-    void *p = NULL;
+    void **list, *p = NULL;
 
+    g->bytes = add_sat(g->bytes, align_up(n, GPU_PART_ALIGN));
+    if (g->counts)
+        return NULL;
+    list = realloc(g->owned, (g->owned_count + 1) * sizeof(*list));
     if (list) {
         g->owned = list;
         p = aligned_alloc(GPU_PART_ALIGN, align_up(n + 1, GPU_PART_ALIGN));
@@ -173,6 +172,23 @@ static void take_cache(struct gpu *g)
         l->k_scale = own(g, rows * sizeof(uint16_t));
         l->v_scale = own(g, rows * sizeof(uint16_t));
     }
+}
+
+size_t gpu_bytes(const struct gpu_config *c)
+{
+    struct gpu *g = calloc(1, sizeof(*g));
+    size_t n;
+
+    if (!g)
+        return SIZE_MAX;
+    g->c = *c;
+    g->shape = c->shape;
+    g->counts = true;
+    take_scratch(g);
+    take_cache(g);
+    n = add_sat(g->bytes, add_sat(c->dense_bytes, mul_sat((size_t)c->slots, c->slot_bytes)));
+    free(g);
+    return n;
 }
 
 int gpu_open(struct gpu **out, const struct gpu_config *c, struct err *e)

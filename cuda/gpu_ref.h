@@ -16,7 +16,8 @@ struct gpu {
     const struct shape *shape;
     void **owned;                       /* allocations, freed at the end */
     size_t owned_count;
-    bool out_of_memory;
+    bool out_of_memory, counts;
+    size_t bytes;                       /* asked for */
     struct layer_weights layer[MAX_LAYERS];
     struct matrix embed, head;
     float *final_norm;

@@ -11,8 +11,10 @@
 
 static bool is_digits(const char *s)
 {
-    size_t n = strspn(s, "0123456789");
+    int n = 0;
 
+    while (s[n] >= '0' && s[n] <= '9' && n <= 20)
+        n++;
     return n > 0 && n <= 20 && !s[n];
 }
 
@@ -174,8 +176,9 @@ static int set_device(const char **field, const char *from, const char *value, s
 {
     bool numbered = !strncmp(value, "cuda:", 5) && is_digits(value + 5) && strlen(value) <= 7;
 
-    if (!numbered && strcmp(value, "cpu") && strcmp(value, "cuda") && strcmp(value, "auto"))
-        return fail(e, -EINVAL, "%s: %s is not one of cpu, cuda, cuda:N and auto", from, value);
+    if (!numbered && strcmp(value, "cpu") && strcmp(value, "cuda") && strcmp(value, "auto") &&
+        strcmp(value, "ref"))
+        return fail(e, -EINVAL, "%s: %s is not one of cpu, cuda, cuda:N, ref and auto", from, value);
     *field = value;
     return 0;
 }

@@ -137,8 +137,8 @@ static void test_gpu_prefill(void)
 
     m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 12, 0 };
     a = at(&p, &m, 0);
-    ok(p.batch == 8192 && !strcmp(a.prefill_bottleneck, "PCIe") &&
-       near(a.prefill_tps, 8192 / (away / 12e9), 0.001), "PCIe of 12 GB/s: %.0f tok/s",
+    ok(p.batch >= 2048 && !strcmp(a.prefill_bottleneck, "PCIe") &&
+       near(a.prefill_tps, p.batch / (away / 12e9), 0.001), "PCIe of 12 GB/s: %.0f tok/s",
        a.prefill_tps);
     m.gpu[0].h2d_gbps = 50;
     a = at(&p, &m, 0);
@@ -147,7 +147,7 @@ static void test_gpu_prefill(void)
     p = place(20000000000, true, 23000000000);
     a = at(&p, &m, 0);
     ok(!strcmp(a.prefill_bottleneck, "drive") &&
-       near(a.prefill_tps, 8192 / (63.870861312e9 * p.nvme / needs.experts / 6.65e9), 0.001),
+       near(a.prefill_tps, p.batch / (63.870861312e9 * p.nvme / needs.experts / 6.65e9), 0.001),
        "20 GB of RAM: the drive gives %.0f tok/s", a.prefill_tps);
 }
 
