@@ -34,6 +34,9 @@ struct gpu_facts {
     int major, minor;           /* compute capability */
 };
 
+/* Whether this is gpu_ref.c, which computes on the caller's thread. */
+bool gpu_is_reference(void);
+
 /* The CUDA devices of this machine: how many (0 where there is none), the first MAX_GPUS
  * described in out; or a negative errno with the words (driver too old ...). */
 int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e);

@@ -214,6 +214,8 @@ static int run_rows(struct bench *b, struct err *e)
     if (!rc)
         rc = session_open(&b->session, b->engine, e);
     engine_begin(b->engine);
+    if (!rc)
+        rc = engine_warm(b->engine, e);
     for (int i = 0; i < b->rows && !rc; i++)
         rc = run_row(b, &b->row[i], e);
     engine_end(b->engine);

@@ -6,6 +6,7 @@
 #include "src/options.h"
 #include "src/snapshots.h"
 #include "src/tokentrie.h"
+#include "src/vram.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -25,15 +26,6 @@ static void show_progress(void *arg, size_t done, size_t total)
             percent == 100 ? "\r\033[K" : "");
 }
 
-/* GPUs are found and planned for, and not computed on yet. */
-static int choose_device(const struct options *o, struct err *e)
-{
-    if (!strncmp(o->device, "cuda", 4))
-        return fail(e, -ENODEV, "--device %s: this version computes on the processor alone",
-                    o->device);
-    return 0;
-}
-
 static int choose_kernels(struct engine *g, const char *isa, struct err *e)
 {
     bool best = !strcmp(isa, "auto");
@@ -46,19 +38,24 @@ static int choose_kernels(struct engine *g, const char *isa, struct err *e)
     return 0;
 }
 
-static struct cpu_config cpu_needs(const struct engine *g)
+/* With a GPU the CPU computes routed experts, for as many tokens as it ever gets. */
+static struct cpu_config cpu_needs(const struct engine *g, int batch)
 {
+    bool helps = g->device >= 0;
+
     return (struct cpu_config){ .shape = &g->model->shape, .kernels = g->kernels, .pool = g->pool,
-                                .threads = pool_threads(g->pool), .batch = ENGINE_BATCH };
+                                .threads = pool_threads(g->pool), .experts_only = helps,
+                                .batch = helps && batch > SPLIT_TOKENS ? SPLIT_TOKENS : batch };
 }
 
 /* The planner's word on what goes where, from what this machine has. */
 static int place(struct engine *g, struct options *o, struct err *e)
 {
-    struct cpu_config cc = cpu_needs(g);
+    struct cpu_config cc = cpu_needs(g, ENGINE_BATCH);
     struct placement *p = &g->placement;
     struct memory memory = memory_find("");
-    struct room room = { memory.free_bytes, memory.total_bytes, 0, 0 };
+    struct room room = { memory.free_bytes, memory.total_bytes, g->gpu_facts.free_bytes,
+                         g->gpu_facts.vram_bytes };
     struct needs needs;
     struct budget b;
     int rc = needs_of(&needs, g->model, e);
@@ -83,31 +80,36 @@ static int load_experts(struct engine *g, const struct options *o, struct err *e
                                             [STREAM_PREADV] = "preadv" };
     const struct placement *p = &g->placement;
     /* Who bounds the slots wants slots, and no reading ahead of the first request. */
-    bool all = o->ram_experts_bytes == SIZE_AUTO && !p->nvme;
+    bool all = o->ram_experts_bytes == SIZE_AUTO && !p->nvme && g->device < 0;
     struct experts_config c = {
         .model = g->model, .pool = g->pool, .slot_bytes = p->slot_bytes,
         .stream = { .depth = o->io_depth },
         .slots = all ? EXPERTS_ALL : placement_slots(p),
-        .state_dir = o->state_dir, .guess = o->guess, .log = g->log,
+        .state_dir = o->state_dir, .guess = o->guess, .log = g->log, .copies = p->copies,
         .progress = show_progress, .arg = g,
     };
 
     for (int i = STREAM_AUTO; i <= STREAM_PREADV; i++)
         if (!strcmp(o->io, backends[i]))
             c.stream.backend = (enum stream_backend)i;
+    if (g->device >= 0) {
+        c.pin = gpu_pin;
+        c.unpin = gpu_unpin;
+    }
     return experts_open(&g->experts, &c, e);
 }
 
 static int load(struct engine *g, const struct options *o, struct err *e)
 {
-    struct cpu_config cc = cpu_needs(g);
+    struct cpu_config cc = cpu_needs(g, g->placement.batch);
     int rc = model_load_dense(g->model, pool_threads(g->pool), show_progress, g, e);
 
+    if (!rc && g->device >= 0)
+        rc = engine_gpu_open(g, o, e);
     if (!rc)
         rc = load_experts(g, o, e);
     if (g->shown_percent % 100)
         fputs("\r\033[K", stderr);
-    cc.batch = g->placement.batch;
     if (!rc)
         rc = cpu_open(&g->cpu, &cc, e);
     if (rc)
@@ -116,7 +118,7 @@ static int load(struct engine *g, const struct options *o, struct err *e)
                                  .batch = g->placement.batch };
     info(g->log, "%s kernels, %d threads, %d tokens of context, %s KV", g->kernels->name,
          pool_threads(g->pool), g->placement.context, o->kv_type);
-    return 0;
+    return g->device < 0 ? 0 : engine_gpu_ready(g, o, e);
 }
 
 int engine_open(struct engine **out, struct options *o, struct err *e)
@@ -129,7 +131,7 @@ int engine_open(struct engine **out, struct options *o, struct err *e)
     g->log = &o->log;
     rc = directory_open(&g->model, &g->tokenizer, o->model_dir, g->log, e);
     if (!rc)
-        rc = choose_device(o, e);
+        rc = engine_gpu_choose(g, o, e);
     if (!rc)
         rc = choose_kernels(g, o->isa, e);
     if (!rc)
@@ -157,9 +159,11 @@ void engine_close(struct engine *g)
         return;
     if (trace_close(g->trace, &e))
         warn(g->log, "%s", e.text);
+    engine_gpu_release(g);
     cpu_close(g->cpu);
     if (experts_close(g->experts))
         return;                         /* the drive still writes into what would be freed */
+    gpu_close(g->gpu);
     pool_close(g->pool);
     tokentrie_close(g->trie);
     tokenizer_close(g->tokenizer);
@@ -208,6 +212,15 @@ void engine_begin(struct engine *g)
 void engine_end(struct engine *g)
 {
     pool_end(g->pool);
+}
+
+int engine_warm(struct engine *g, struct err *e)
+{
+    int rc = g->vram ? vram_fill(g->vram, e) : 0;
+
+    if (!rc)
+        experts_fill(g->experts);
+    return rc;
 }
 
 void engine_request_done(struct engine *g)

@@ -29,6 +29,10 @@ const struct placement *engine_placement(const struct engine *g);
 /* What the router has chosen, from earlier runs on; NULL where nothing is routed. */
 const struct popularity *engine_popularity(const struct engine *g);
 
+/* Until VRAM and RAM hold all the experts they have room for, which otherwise happens behind
+ * requests: for benchmarks.  Blocks.  -EREMOTEIO. */
+int  engine_warm(struct engine *g, struct err *e);
+
 /* A request has ended: what it taught about the router is saved. */
 void engine_request_done(struct engine *g);
 

@@ -5,6 +5,7 @@
 #include "src/engine.h"
 #include "src/forward.h"
 #include "src/placement.h"
+#include "src/split.h"
 #include "src/trace.h"
 
 /* What engine.c and session.c share. */
@@ -16,6 +17,14 @@ struct engine {
     struct pool *pool;
     struct experts *experts;
     struct cpu *cpu;
+    int device;                         /* the GPU's number, or -1 */
+    struct gpu_facts gpu_facts;
+    struct gpu *gpu;                    /* NULL: the CPU does everything */
+    struct vram *vram;
+    struct feed *feed;
+    struct split split;
+    float *normed;                      /* [SPLIT_TOKENS][hidden] */
+    struct session *seated;             /* whose cache the GPU holds */
     const struct cpu_kernels *kernels;
     enum kv_type kv_type;
     struct placement placement;
@@ -23,5 +32,14 @@ struct engine {
     int shown_percent;                  /* of the loading */
     struct trace *trace;                /* --trace-routes, or NULL */
 };
+
+/* engine_gpu.c: the parts of opening and closing that a GPU has.  choose: which one, if any, by
+ * --device.  open: its memory, and the dense weights in it, which RAM then forgets; the model is
+ * loaded.  ready: what the runner needs besides, when CPU and experts are there.  release: what
+ * must go before the experts; the GPU itself is closed after them. */
+int  engine_gpu_choose(struct engine *g, const struct options *o, struct err *e);
+int  engine_gpu_open(struct engine *g, const struct options *o, struct err *e);
+int  engine_gpu_ready(struct engine *g, const struct options *o, struct err *e);
+void engine_gpu_release(struct engine *g);
 
 #endif

@@ -2,6 +2,7 @@
  * RAM is handed out at once and together; what is read, as it arrives. */
 #include "cpu/pool.h"
 #include "src/experts_internal.h"
+#include "src/pinning.h"
 #include "storage/cache.h"
 
 #include <assert.h>
@@ -24,6 +25,8 @@ struct expert_tiers {
     int sources;
     int layer_number[MAX_LAYERS];       /* of a sparse layer */
     struct slab *slab;
+    struct pinning *pinning;            /* where a GPU copies from the slots */
+    struct log *log;
     struct stream *stream;
     struct cache *cache;
     uint8_t *checked;                   /* [sparse layer][experts]: scales seen to be finite */
@@ -127,6 +130,8 @@ static int open_slots(struct expert_tiers *t, const struct experts_config *c, st
 
         stream_region(t->stream, chunk.base, chunk.bytes);
     }
+    if (!rc && c->pin)
+        rc = pinning_start(&t->pinning, t->slab, c->pin, c->unpin, e);
     return rc;
 }
 
@@ -139,6 +144,7 @@ int expert_tiers_open(struct expert_tiers **out, const struct experts_config *c,
     if (!t)
         return fail(e, -ENOMEM, "out of memory");
     t->model = c->model;
+    t->log = c->log;
     rc = plan_extents(t, e);
     if (!rc)
         rc = open_sources(t, e);
@@ -174,6 +180,7 @@ int expert_tiers_close(struct expert_tiers *t)
         rc = stream_close(t->stream, CLOSE_SECONDS);
     if (rc)                             /* the kernel still writes: leak, never free */
         return rc;
+    pinning_stop(t->pinning);
     slab_close(t->slab);
     for (int i = 0; i < t->sources; i++)
         source_close(&t->source[i]);
@@ -299,20 +306,33 @@ void expert_tiers_finish(struct expert_tiers *t)
     t->outs = 0;
 }
 
-void expert_tiers_lend(struct expert_tiers *t, int loan, int layer, int id)
+/* Lent slots are pinned while requests want theirs. */
+static void ask(struct expert_tiers *t, struct loan *l)
 {
-    struct loan *l = &t->loan[loan];
-
-    assert(l->stage == LOAN_FREE);
-    l->stage = LOAN_WAITS;
-    l->ticket = (struct ticket){ .layer = t->model->sparse_index[layer], .count = 1,
-                                 .expert = { (uint16_t)id }, .patient = true };
+    if (l->stage != LOAN_WAITS || (t->lent && t->lent >= t->slots / 4))
+        return;
+    cache_request(t->cache, &l->ticket);
+    l->stage = LOAN_ASKED;
+    t->lent++;
 }
 
-/* Lent slots are pinned while requests want theirs. */
-static bool may_lend(const struct expert_tiers *t)
+void expert_tiers_lend(struct expert_tiers *t, int loan, const struct wanted *w,
+                       struct tier_counts *counts)
 {
-    return t->lent < t->slots / 4 || !t->lent;
+    struct loan *l = &t->loan[loan];
+    int row = t->model->sparse_index[w->layer];
+    bool here = cache_has(t->cache, row, w->id);
+
+    assert(l->stage == LOAN_FREE);
+    counts->ram += w->needed && here;
+    counts->nvme += w->needed && !here;
+    l->stage = LOAN_WAITS;
+    l->ticket.layer = row;
+    l->ticket.count = 1;
+    l->ticket.expert[0] = (uint16_t)w->id;
+    l->ticket.patient = true;
+    l->ticket.idle = !w->needed;
+    ask(t, l);
 }
 
 int expert_tiers_lent(struct expert_tiers *t, int loan, const struct expert **out,
@@ -326,13 +346,9 @@ int expert_tiers_lent(struct expert_tiers *t, int loan, const struct expert **ou
     *out = &l->expert;
     if (l->stage == LOAN_LENT)
         return 1;
-    if (l->stage == LOAN_WAITS) {
-        if (!may_lend(t))
-            return 0;
-        cache_request(t->cache, &l->ticket);
-        l->stage = LOAN_ASKED;
-        t->lent++;
-    }
+    ask(t, l);
+    if (l->stage == LOAN_WAITS)
+        return 0;
     rc = cache_next(t->cache, &l->ticket, &r, e);
     if (rc == -EAGAIN)
         return 0;
@@ -386,6 +402,20 @@ int expert_tiers_adopted(struct expert_tiers *t, struct err *e)
 void expert_tiers_warm(struct expert_tiers *t)
 {
     cache_warm(t->cache);
+}
+
+void expert_tiers_fill(struct expert_tiers *t)
+{
+    while (cache_poll(t->cache, 0.1))
+        ;
+}
+
+void expert_tiers_check_pins(struct expert_tiers *t)
+{
+    struct err e;
+
+    if (pinning_failed(t->pinning, &e))
+        warn(t->log, "memory is not pinned, so that copies to the GPU are slower: %s", e.text);
 }
 
 void expert_tiers_counts(const struct expert_tiers *t, struct tier_counts *counts)

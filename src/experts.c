@@ -176,13 +176,15 @@ void experts_guess(struct experts *x, int layer, const struct route *r)
     expert_tiers_guess(x->tiers, layer, r);
 }
 
-void experts_lend(struct experts *x, int loan, int layer, int id)
+void experts_lend(struct experts *x, int loan, const struct wanted *w)
 {
     assert(loan >= 0 && loan < EXPERT_LOANS);
-    if (x->tiers)
-        expert_tiers_lend(x->tiers, loan, layer, id);
-    else
-        x->lent[loan] = expert_set_get(x->set, layer, id);
+    if (x->tiers) {
+        expert_tiers_lend(x->tiers, loan, w, &x->counts);
+        return;
+    }
+    x->lent[loan] = expert_set_get(x->set, w->layer, w->id);
+    x->counts.ram += w->needed;
 }
 
 int experts_lent(struct experts *x, int loan, const struct expert **out, struct err *e)
@@ -220,6 +222,12 @@ void experts_count_vram(struct experts *x, int n)
     x->counts.vram += (uint64_t)n;
 }
 
+void experts_fill(struct experts *x)
+{
+    if (x->tiers)
+        expert_tiers_fill(x->tiers);
+}
+
 void experts_note(struct experts *x, int layer, const struct route *r)
 {
     for (int t = 0; t < r->tokens; t++)
@@ -230,6 +238,8 @@ void experts_note(struct experts *x, int layer, const struct route *r)
 
 void experts_save(struct experts *x)
 {
+    if (x->tiers)
+        expert_tiers_check_pins(x->tiers);
     if (x->noted && x->state_dir)
         popularity_save(&x->popularity, x->state_dir, x->log);
     x->noted = false;

@@ -22,12 +22,17 @@ struct experts_config {
     bool guess;                         /* read ahead what the next layer may want */
     bool copies;                        /* RAM holds everything: what moves to VRAM stays */
     struct log *log;
+    /* With a GPU: makes memory known to it, and forgets it again; else NULL. */
+    int (*pin)(void *base, size_t bytes, struct err *e);
+    void (*unpin)(void *base);
     /* For loading; may be NULL: called with bytes done and total, from this thread. */
     void (*progress)(void *, size_t, size_t);
     void *arg;
 };
 
-enum { EXPERTS_ALL = -1, EXPERT_LOANS = 16 };
+/* Loans: the first ones are those of vram.c, the others of feed.c. */
+enum { EXPERTS_ALL = -1, VRAM_LOANS = 16, FEED_LOAN = VRAM_LOANS, FEED_LOANS = 64,
+       EXPERT_LOANS = VRAM_LOANS + FEED_LOANS };
 
 /* Where the experts of all requests lay when they were needed, counted once a layer and
  * batch.  Only grows. */
@@ -66,10 +71,17 @@ bool experts_want_guess(const struct experts *x);
  * experts_request() for the layer before; what is guessed is read when nothing urgent is. */
 void experts_guess(struct experts *x, int layer, const struct route *r);
 
+/* An expert that a copy is made of.  needed: now, by tokens; else for later ones. */
+struct wanted {
+    int layer, id;
+    bool needed;
+};
+
 /* Loans, beside requests: experts in RAM from where they are copied to VRAM.  `loan` numbers
- * them, 0 to EXPERT_LOANS - 1, and must be free.  Reads for them give way to those of requests,
- * and at most a quarter of the slots is lent: the other loans wait their turn. */
-void experts_lend(struct experts *x, int loan, int layer, int id);
+ * them, 0 to EXPERT_LOANS - 1, and must be free.  Reads begin at once; those that are
+ * not needed now give way to all others.  At most a quarter of the slots is lent: the other
+ * loans wait their turn. */
+void experts_lend(struct experts *x, int loan, const struct wanted *w);
 
 /* 1 and *out: the expert is there, and stays until the loan is returned; 0: not yet; negative:
  * why it cannot be had, in words, and the loan is to be returned.  Never blocks. */
@@ -89,6 +101,9 @@ int  experts_adopted(struct experts *x, struct err *e);
 
 /* So many of the experts that were needed lay in VRAM. */
 void experts_count_vram(struct experts *x, int n);
+
+/* Until RAM is as full as it gets.  Blocks. */
+void experts_fill(struct experts *x);
 
 /* The router's choices go into the statistics. */
 void experts_note(struct experts *x, int layer, const struct route *r);

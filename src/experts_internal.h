@@ -22,7 +22,11 @@ int  expert_tiers_next(struct expert_tiers *t, const struct expert *const **out,
 void expert_tiers_release(struct expert_tiers *t);
 void expert_tiers_finish(struct expert_tiers *t);
 void expert_tiers_warm(struct expert_tiers *t);
-void expert_tiers_lend(struct expert_tiers *t, int loan, int layer, int id);
+void expert_tiers_fill(struct expert_tiers *t);
+/* Warn once where memory could not be pinned. */
+void expert_tiers_check_pins(struct expert_tiers *t);
+void expert_tiers_lend(struct expert_tiers *t, int loan, const struct wanted *w,
+                       struct tier_counts *counts);
 int  expert_tiers_lent(struct expert_tiers *t, int loan, const struct expert **out,
                        struct err *e);
 void expert_tiers_return(struct expert_tiers *t, int loan);

@@ -9,17 +9,30 @@ struct runner {
     const struct model *model;
     struct cpu *cpu;
     struct experts *experts;
+    struct gpu *gpu;                    /* NULL: the CPU does everything */
+    struct vram *vram;                  /* with a GPU: who is seated there */
+    struct feed *feed;                  /* how others pass through it; NULL: none do */
+    struct split *split;                /* between passing and computing here */
+    int step_tokens;                    /* a step of so many and fewer is captured */
+    float *normed;                      /* [batch][hidden], what the CPU gets of a batch */
+    bool stepped;                       /* the last batch was a step */
+    double step_seconds;                /* the last step took */
+    struct pool *pool;
     /* Where asked for, the router's choices: [sparse layers][batch][topk].  Else NULL. */
     uint16_t *route_id;
     float *route_weight;
     int batch;
 };
 
-/* Run the batch; its keys and values are then in kv, its residual stream in the struct cpu,
- * ready for runner_logits().  -EDOM, naming the layer, where a router's score is not finite. */
+/* Run the batch; its keys and values are then in kv (with a GPU: there), its residual stream
+ * where runner_logits() wants it.  -EDOM, naming the layer, where a router's score is not
+ * finite; an expert that cannot be had, by name; -EREMOTEIO where the GPU fails. */
 int  forward(struct runner *f, struct kv *kv, const struct batch *b, struct err *e);
 
-/* logits [n][vocab] of the batch's tokens from, from + 1, ... */
-void runner_logits(struct runner *f, int from, int n, float *logits);
+/* logits [n][vocab] of the batch's tokens from, from + 1, ...  Fails only with a GPU. */
+int  runner_logits(struct runner *f, int from, int n, float *logits, struct err *e);
+
+/* What a layer's router chose: into the statistics, and to who asked for routes. */
+void runner_keep_route(struct runner *f, int layer, const struct route *r);
 
 #endif

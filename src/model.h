@@ -53,6 +53,9 @@ void model_close(struct model *m);
 int  model_load_dense(struct model *m, int threads, void (*progress)(void *, size_t, size_t),
                       void *arg, struct err *e);
 
+/* The dense weights are elsewhere now: their memory is given back. */
+void model_drop_dense(struct model *m);
+
 static inline const struct expert_source *model_expert(const struct model *m, int layer, int id)
 {
     return &m->expert[(size_t)m->sparse_index[layer] * m->shape.experts + id];

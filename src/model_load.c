@@ -244,6 +244,12 @@ static void run(struct job *j, int threads, void (*progress)(void *, size_t, siz
         progress(arg, j->m->dense_bytes, j->m->dense_bytes);
 }
 
+void model_drop_dense(struct model *m)
+{
+    munmap(m->arena, m->arena_bytes);
+    m->arena = NULL;
+}
+
 int model_load_dense(struct model *m, int threads, void (*progress)(void *, size_t, size_t),
                      void *arg, struct err *e)
 {

@@ -26,7 +26,8 @@ struct options {
     int threads;                /* or THREADS_AUTO */
     const char *isa;            /* "auto", or a name that exists */
     const char *kv_type;        /* q8 fp8 bf16 f32 */
-    const char *device;         /* cpu, cuda, cuda:N, auto */
+    const char *device;         /* cpu, cuda, cuda:N, ref, auto */
+    int gpu_watchdog;           /* seconds; 0: for ever */
     int64_t ram_bytes, ram_experts_bytes, vram_experts_bytes;   /* or SIZE_AUTO */
     int64_t vram_bytes[OPTION_GPUS];    /* or SIZE_AUTO, also where the list was shorter */
     int64_t vram_reserve_bytes; /* what --vram auto leaves free, or SIZE_AUTO */

@@ -174,11 +174,14 @@ static int set_word(const char **field, const struct option_spec *s, const char 
 
 static int set_device(const char **field, const char *from, const char *value, struct err *e)
 {
-    bool numbered = !strncmp(value, "cuda:", 5) && is_digits(value + 5) && strlen(value) <= 7;
+    static const char *const names[] = { "cpu", "cuda", "ref", "auto" };
+    bool known = !strncmp(value, "cuda:", 5) && is_digits(value + 5) && strlen(value) <= 7;
 
-    if (!numbered && strcmp(value, "cpu") && strcmp(value, "cuda") && strcmp(value, "auto") &&
-        strcmp(value, "ref"))
-        return fail(e, -EINVAL, "%s: %s is not one of cpu, cuda, cuda:N, ref and auto", from, value);
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        known |= !strcmp(value, names[i]);
+    if (!known)
+        return fail(e, -EINVAL, "%s: %s is not one of cpu, cuda, cuda:N, ref and auto", from,
+                    value);
     *field = value;
     return 0;
 }

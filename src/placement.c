@@ -15,6 +15,7 @@ _Static_assert((int)GPU_KV_Q8 == KV_Q8 && (int)GPU_KV_FP8 == KV_FP8 &&
                (int)GPU_KV_BF16 == KV_BF16, "what the GPU keeps has the CPU's numbers");
 
 enum {
+    STAGING_SHARE = 8,                  /* of the slots in VRAM, for streaming at most */
     SYSTEM_SHARE = 16,                  /* of RAM and of VRAM that auto leaves alone */
     BATCH_SHARE = 8,                    /* of VRAM, for batches above the least */
     LAYER_SLACK = 4096,                 /* of dense weights in VRAM: gpu_config asks for it */
@@ -199,23 +200,23 @@ static void refuse(struct placement *p, bool vram, size_t need, size_t have)
              vram ? 0 : p->snapshot_bytes >> 20, scratch >> 20);
 }
 
-/* Of the slots that there is room for, the first few are for streaming, unless every expert
- * has a seat: without them a prompt could use nothing but the seats.  --vram-experts bounds
- * the seats alone. */
+/* Of the slots that there is room for, the first few are for streaming: without them a prompt
+ * could use nothing but the seats.  Where all experts could be seated, two are enough, for the
+ * time until they are.  --vram-experts bounds the seats alone. */
 static void share_slots(struct placement *p, const struct needs *n, const struct budget *b,
                         int room)
 {
     int seats = count_slots(b->vram_experts_bytes, p->vram_slot_bytes, n->experts);
-    int staging = room / 2 < VRAM_STAGING ? room / 2 : VRAM_STAGING;
+    int staging = room / STAGING_SHARE < VRAM_STAGING ? room / STAGING_SHARE : VRAM_STAGING;
 
+    if (room >= n->experts && seats == n->experts && staging > room - seats)
+        staging = room - seats;
     if (staging < VRAM_STAGING_LEAST)
         staging = VRAM_STAGING_LEAST;
-    if (seats == n->experts && room >= n->experts)
-        staging = 0;
-    else if (seats > missing(staging, room))
+    if (seats > missing(staging, room))
         seats = missing(staging, room);
     p->vram = p->vram_slots = seats;
-    p->vram_staging = (int)less((size_t)staging, (size_t)(n->experts - seats));
+    p->vram_staging = n->experts ? staging : 0;
 }
 
 /* The GPU: all dense weights, KV for the whole context and scratch, then experts. */

@@ -336,7 +336,8 @@ static bool begin_move(struct vram *v, int *looks, struct move *m)
     v->credit_bytes -= v->move_bytes;
     *place_of(v, m->row, m->id) = POLICY_APART;
     m->stage = LENDING;
-    experts_lend(v->c.experts, (int)(m - v->move), v->layer_number[m->row], m->id);
+    experts_lend(v->c.experts, (int)(m - v->move),
+                 &(struct wanted){ v->layer_number[m->row], m->id, false });
     return true;
 }
 

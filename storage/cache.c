@@ -129,10 +129,10 @@ static void advance(struct cache *c, struct ticket *t)
             if (t->stage[i] != WANTED)
                 continue;
             s = c->slot_of[key] >= 0 ? &c->slot[c->slot_of[key]] : NULL;
-            if (s && s->state == READING && !t->patient)
+            if (s && s->state == READING && !t->idle)
                 fetch_hurry(c, s->fetch);
             if (!s && pass == 1)
-                s = fetch_start(c, key, t->patient, INFINITY);
+                s = fetch_start(c, key, t->idle, INFINITY);
             if (!s)
                 continue;
             s->pins++;

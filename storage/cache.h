@@ -45,7 +45,8 @@ struct resident {
 struct ticket {
     int layer, count;
     uint16_t expert[MAX_EXPERTS];
-    bool patient;                       /* reads give way as guesses do, nothing blocks */
+    bool patient;                       /* nothing blocks */
+    bool idle;                          /* reads give way as guesses do */
 
     /* Private. */
     int left;                           /* not handed over yet */

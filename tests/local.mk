@@ -415,6 +415,12 @@ tests/fake_nvml.so: tests/fake_nvml.c
 	$(AM_V_CCLD)$(CC) $(CFLAGS) -shared -fPIC -o $@ $(srcdir)/tests/fake_nvml.c
 tests/old_nvml.so: tests/fake_nvml.c
 	$(AM_V_CCLD)$(CC) $(CFLAGS) -DOLD -shared -fPIC -o $@ $(srcdir)/tests/fake_nvml.c
+
+## The whole engine over gpu_ref.c.
+check_PROGRAMS += tests/t_forward_gpu
+TESTS          += tests/t_forward_gpu
+tests_t_forward_gpu_SOURCES = tests/t_forward_gpu.c tests/golden.h tests/files.h tests/tap.h
+tests_t_forward_gpu_LDADD   = $(ENGINE_LIBS)
 check_PROGRAMS += tests/t_vram
 TESTS          += tests/t_vram
 tests_t_vram_SOURCES = tests/t_vram.c tests/damage.h tests/files.h tests/tap.h

@@ -433,7 +433,7 @@ static void moving(void)
     if (!set_up(&b, 2, 0))
         return;
     b.plan = (struct plan){ { .seconds = 0.05 }, -1, 2, 0 };
-    t.patient = true;
+    t.patient = t.idle = true;
     cache_request(b.c, &t);
     while (!(rc = cache_next(b.c, &t, &x, &e) + EAGAIN)) {
         asked++;

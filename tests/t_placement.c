@@ -127,9 +127,9 @@ static void test_gpu(void)
     ok(p.ram_slots == p.ram + s.topk && p.ram_bytes == p.mirror_bytes + n.scratch_bytes +
        (size_t)p.ram_slots * n.slot_bytes && p.ram_bytes <= b.ram_bytes,
        "RAM: a mirror of the rings, scratch, and no more slots than it takes, and a swap");
-    /* 36 window layers of 512 + 8192 rows of 130 bytes, for keys and values of 8 heads. */
-    ok(p.batch == 8192 && p.mirror_bytes == (size_t)36 * 8704 * 130 * 2 * 8, "the mirror: %zu",
-       p.mirror_bytes);
+    /* 36 window layers of rows of 130 bytes, for keys and values of 8 heads. */
+    ok(p.batch >= 2048 && p.mirror_bytes == (size_t)36 * (512 + (size_t)p.batch) * 130 * 2 * 8,
+       "batches of %d, the mirror: %zu", p.batch, p.mirror_bytes);
     b.ram_bytes = 96 * GB;
     placement_plan(&p, &n, &b);
     ok(p.copies && counts(&p, &n) && p.ram_slots == n.experts, "96 GB: RAM keeps copies");
@@ -146,8 +146,8 @@ static void test_gpu(void)
     b.gpu = true;
     b.vram_bytes = 80 * GB + GiB * 8;
     placement_plan(&p, &n, &b);
-    ok(p.fits && p.vram == n.experts && !p.vram_staging && !p.nvme && p.ram_slots == s.topk,
-       "a large card: all are seated, nothing streams, and RAM has slots to read through");
+    ok(p.fits && p.vram == n.experts && p.vram_staging >= VRAM_STAGING_LEAST && !p.nvme &&
+       p.ram_slots == s.topk, "a large card: all are seated, and RAM has slots to read through");
     b.ram_experts_bytes = 0;
     placement_plan(&p, &n, &b);
     ok(p.fits && !p.ram_slots && p.staging_slots == s.topk, "even if RAM may keep none");
@@ -177,13 +177,14 @@ static void test_little_vram(void)
     ok(p.fits && !p.vram && p.vram_staging == 2 && p.vram_bytes == b.vram_bytes, "to the byte");
     b.vram_bytes = fixed + 11 * p.vram_slot_bytes;
     placement_plan(&p, &n, &b);
-    ok(p.vram == 6 && p.vram_staging == 5, "eleven slots: half of them stream");
+    ok(p.vram == 9 && p.vram_staging == 2, "eleven slots: two of them stream");
     b.vram_bytes = fixed + 100 * p.vram_slot_bytes;
     placement_plan(&p, &n, &b);
-    ok(p.vram == 84 && p.vram_staging == 16, "a hundred: sixteen do");
+    ok(p.vram == 88 && p.vram_staging == 12, "a hundred: an eighth does");
     b.vram_bytes = fixed + (size_t)(n.experts - 1) * p.vram_slot_bytes;
     placement_plan(&p, &n, &b);
-    ok(p.vram == n.experts - 17 && p.vram_staging == 16, "one too few for all");
+    ok(p.vram == n.experts - 1 - VRAM_STAGING && p.vram_staging == VRAM_STAGING,
+       "one too few for all");
     n.vram_dense_bytes = SIZE_MAX;
     placement_plan(&p, &n, &b);
     ok(!p.fits && p.vram_bytes == SIZE_MAX, "sums saturate");
@@ -267,9 +268,9 @@ static void test_random(void)
                     (size_t)p.vram_slots * p.vram_slot_bytes <= b.vram_experts_bytes &&
                     (size_t)p.ram_slots * p.slot_bytes <= b.ram_experts_bytes &&
                     p.vram == p.vram_slots && p.ram <= p.ram_slots &&
-                    p.vram + p.vram_staging <= n.experts && p.batch <= p.context &&
+                    p.vram <= n.experts && p.batch <= p.context &&
                     placement_slots(&p) >= s.topk && p.batch <= GPU_BATCH_MOST &&
-                    (p.vram_staging >= VRAM_STAGING_LEAST || p.vram >= n.experts - 1);
+                    p.vram_staging >= VRAM_STAGING_LEAST;
         else
             good &= *p.why && p.nvme == n.experts;
         wrong += !good;

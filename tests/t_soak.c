@@ -119,9 +119,8 @@ static int32_t step(struct rig *r, int32_t token, int pos)
     int vocab = r->model->shape.vocab, best = 0;
     struct err e;
 
-    if (forward(&r->runner, &r->kv, &b, &e))
+    if (forward(&r->runner, &r->kv, &b, &e) || runner_logits(&r->runner, 0, 1, r->logits, &e))
         die(&e);
-    runner_logits(&r->runner, 0, 1, r->logits);
     for (int i = 1; i < vocab; i++)
         if (r->logits[i] > r->logits[best])
             best = i;

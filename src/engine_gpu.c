@@ -1,0 +1,150 @@
+/* A GPU in the engine: choosing it, moving the dense weights there, and what the runner needs
+ * for experts that are seated, pass through, or stay on the CPU. */
+#include "src/engine_internal.h"
+#include "src/feed.h"
+#include "src/options.h"
+#include "src/vram.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum { LEAST_MAJOR = 8 };       /* compute capability of the kernels */
+
+static const size_t REFERENCE_BYTES = (size_t)1 << 30;
+
+/* The plain C that stands for a GPU in builds without CUDA, for tests: what it "has" is RAM. */
+static int choose_reference(struct engine *g, struct err *e)
+{
+    struct gpu_facts *f = &g->gpu_facts;
+
+    if (!gpu_is_reference())
+        return fail(e, -ENODEV, "--device ref: this program was built with CUDA");
+    *f = (struct gpu_facts){ .name = "plain C", .vram_bytes = REFERENCE_BYTES,
+                             .free_bytes = REFERENCE_BYTES };
+    g->device = 0;
+    return 0;
+}
+
+int engine_gpu_choose(struct engine *g, const struct options *o, struct err *e)
+{
+    bool any = !strcmp(o->device, "auto");
+    int want = !strncmp(o->device, "cuda:", 5) ? atoi(o->device + 5) : 0, n;
+    struct gpu_facts facts[MAX_GPUS];
+
+    g->device = -1;
+    if (!strcmp(o->device, "cpu") || (any && !strcmp(o->kv_type, "f32")))
+        return 0;
+    if (!strcmp(o->device, "ref"))
+        return choose_reference(g, e);
+    n = gpu_list(facts, e);
+    if (any && n < 0) {
+        warn(g->log, "no GPU is used: %s", e->text);
+        return 0;
+    }
+    if (n < 0 || (any && !n))
+        return n < 0 ? fail(e, -ENODEV, "--device %s: %s", o->device, e->text) : 0;
+    if (want >= n)
+        return fail(e, -ENODEV, "--device %s: no CUDA device (the machine shows %d)", o->device,
+                    n);
+    if (any && facts[want].major < LEAST_MAJOR) {
+        warn(g->log, "no GPU is used: %s has compute capability %d.%d, 8.0 is needed",
+             facts[want].name, facts[want].major, facts[want].minor);
+        return 0;
+    }
+    g->gpu_facts = facts[want];
+    g->device = want;
+    return 0;
+}
+
+static int upload(struct engine *g, struct err *e)
+{
+    const struct model *m = g->model;
+    struct gpu_ends ends = { &m->embed, m->final_norm, &m->head };
+    int rc = gpu_set_ends(g->gpu, &ends, e);
+
+    for (int i = 0; i < m->shape.layers && !rc; i++)
+        rc = gpu_set_layer(g->gpu, i, &m->layer[i], e);
+    return rc;
+}
+
+int engine_gpu_open(struct engine *g, const struct options *o, struct err *e)
+{
+    struct gpu_config c = placement_gpu(&g->placement, &g->model->shape, g->kv_type);
+    int rc;
+
+    c.device = g->device;
+    c.watchdog_ms = o->gpu_watchdog * 1000;
+    rc = gpu_open(&g->gpu, &c, e);
+    if (!rc)
+        rc = upload(g, e);
+    if (!rc)
+        rc = gpu_capture(g->gpu, 1, e);
+    if (rc)
+        return rc;
+    model_drop_dense(g->model);
+    if (gpu_slow_products(g->gpu) && !gpu_is_reference())
+        warn(g->log, "%s was not found: prompts are evaluated by slower kernels",
+             gpu_slow_products(g->gpu));
+    return 0;
+}
+
+static int open_feed(struct engine *g, struct err *e)
+{
+    const struct placement *p = &g->placement;
+    struct feed_config c = { g->gpu, g->experts, p->vram_slots, p->vram_staging };
+
+    return p->vram_staging ? feed_open(&g->feed, &c, e) : 0;
+}
+
+static int open_vram(struct engine *g, const struct options *o, struct err *e)
+{
+    const struct placement *p = &g->placement;
+    struct vram_config c = { .model = g->model, .gpu = g->gpu, .experts = g->experts,
+                             .slots = p->vram_slots, .fixed = o->deterministic,
+                             .exclusive = !p->copies,
+                             .h2d_bytes_per_second = (double)p->vram_slot_bytes /
+                                                     g->split.upload_seconds,
+                             .log = g->log };
+
+    return vram_open(&g->vram, &c, e);
+}
+
+int engine_gpu_ready(struct engine *g, const struct options *o, struct err *e)
+{
+    const struct shape *s = &g->model->shape;
+    struct runner *f = &g->runner;
+    int rc;
+
+    g->normed = calloc((size_t)SPLIT_TOKENS * (size_t)s->hidden, sizeof(*g->normed));
+    if (!g->normed)
+        return fail(e, -ENOMEM, "out of memory");
+    rc = s->sparse_layers ? open_feed(g, e) : 0;
+    f->gpu = g->gpu;
+    f->feed = g->feed;
+    f->split = &g->split;
+    f->normed = g->normed;
+    f->pool = g->pool;
+    f->step_tokens = 1;
+    if (!rc && s->sparse_layers && !o->deterministic)
+        rc = split_measure(&g->split, f, e);
+    else
+        split_fix(&g->split);
+    if (!rc)
+        rc = open_vram(g, o, e);
+    f->vram = g->vram;
+    if (!rc && o->deterministic)
+        rc = vram_fill(g->vram, e);
+    if (!rc)
+        info(g->log, "GPU %d, %s: seats for %d experts, %d pass through; an expert takes %.0f us "
+             "across PCIe, %.0f us on the CPU", g->device, g->gpu_facts.name,
+             g->placement.vram_slots, g->placement.vram_staging, 1e6 * g->split.upload_seconds,
+             1e6 * (g->split.expert_seconds + g->split.token_seconds));
+    return rc;
+}
+
+void engine_gpu_release(struct engine *g)
+{
+    feed_close(g->feed);
+    vram_close(g->vram);
+    free(g->normed);
+}

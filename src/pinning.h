@@ -1,0 +1,23 @@
+#ifndef LAGUNA_PINNING_H
+#define LAGUNA_PINNING_H
+
+#include "storage/slab.h"
+
+/* A slab's memory made known to a device, chunk by chunk, by a thread of its own: pages are
+ * touched and pinned behind whoever uses the slots already. */
+struct pinning;
+
+typedef int (*pin_fn)(void *base, size_t bytes, struct err *e);
+typedef void (*unpin_fn)(void *base);
+
+/* -EAGAIN, -ENOMEM. */
+int  pinning_start(struct pinning **out, struct slab *slab, pin_fn pin, unpin_fn unpin,
+                   struct err *e);
+
+/* True once, with the words, where memory was refused: the rest stays as it is. */
+bool pinning_failed(struct pinning *p, struct err *e);
+
+/* Waits for the chunk in progress, and unpins all. */
+void pinning_stop(struct pinning *p);
+
+#endif

@@ -1,0 +1,193 @@
+/* The engine over a GPU, here gpu_ref.c: whatever is seated, passes through or stays on the CPU,
+ * the answers are those of the CPU; sessions share the cache without mixing; a timeline goes back
+ * to where it was.  Under --deterministic, what lies in RAM changes no bit. */
+#include "src/engine.h"
+#include "src/options.h"
+#include "tests/golden.h"
+#include "tests/tap.h"
+
+#include <math.h>
+
+enum { VOCAB_MOST = 1 << 17, PROMPT = 100, STEPS = 4, LONG = 900, BACK = 200 };
+
+struct bed {
+    struct options o;
+    struct engine *g;
+    struct session *s;
+    float *last;                /* [vocab]: the logits of the last position */
+    int vocab;
+};
+
+static bool set_up(struct bed *b, const char *device, int64_t vram, int64_t ram)
+{
+    static char dir[4096];
+    struct err e = { "" };
+    int rc;
+
+    snprintf(dir, sizeof(dir), "%s/models/nano", source_dir());
+    *b = (struct bed){ .o = { .model_dir = dir, .isa = "ref", .kv_type = "bf16", .threads = 2,
+                              .device = device, .context = 1024, .ram_bytes = SIZE_AUTO,
+                              .ram_experts_bytes = ram, .vram_experts_bytes = vram,
+                              .vram_reserve_bytes = SIZE_AUTO, .io = "auto", .io_depth = 4,
+                              .deterministic = true, .log = { .level = LOG_QUIET } } };
+    /* So little that a batch is one of 512 tokens, which the rings outlast. */
+    for (int i = 0; i < OPTION_GPUS; i++)
+        b->o.vram_bytes[i] = 100 << 20;
+    rc = engine_open(&b->g, &b->o, &e);
+    if (!rc)
+        rc = session_open(&b->s, b->g, &e);
+    ok(!rc, "%s opens: %s", device, e.text);
+    if (rc)
+        return false;
+    b->vocab = engine_model(b->g)->shape.vocab;
+    b->last = calloc((size_t)b->vocab, sizeof(*b->last));
+    return b->last;
+}
+
+static void tear_down(struct bed *b)
+{
+    session_close(b->s);
+    engine_close(b->g);
+    free(b->last);
+}
+
+static int keep(void *arg, const struct position *p)
+{
+    struct bed *b = arg;
+
+    memcpy(b->last, p->logits, (size_t)b->vocab * sizeof(*b->last));
+    return 0;
+}
+
+static bool eval(struct bed *b, struct session *s, const int32_t *id, int n, bool stepwise,
+                 int mark)
+{
+    struct eval v = { .rows = EVAL_LAST, .stepwise = stepwise, .mark = mark, .each = keep,
+                      .arg = b };
+    struct err e;
+    int rc = session_eval(s, id, n, &v, &e);
+
+    if (rc)
+        printf("# %s\n", e.text);
+    return !rc;
+}
+
+static double distance(const struct bed *a, const struct bed *b)
+{
+    double worst = 0;
+
+    for (int i = 0; i < a->vocab; i++)
+        worst = fmax(worst, fabs((double)a->last[i] - (double)b->last[i]));
+    return worst;
+}
+
+static int best(const struct bed *b)
+{
+    int at = 0;
+
+    for (int i = 1; i < b->vocab; i++)
+        if (b->last[i] > b->last[at])
+            at = i;
+    return at;
+}
+
+/* A prompt in one batch, then steps: the same tokens as the CPU's, and nearly its logits. */
+static void compare(const int32_t *id, int64_t vram, const char *what)
+{
+    struct bed cpu, gpu;
+    double d;
+    int same = 0;
+
+    if (!set_up(&cpu, "cpu", SIZE_AUTO, SIZE_AUTO) || !set_up(&gpu, "ref", vram, SIZE_AUTO))
+        return;
+    ok(eval(&cpu, cpu.s, id, PROMPT, false, 0) && eval(&gpu, gpu.s, id, PROMPT, false, 0),
+       "%s: a prompt", what);
+    d = distance(&cpu, &gpu);
+    ok(d < 0.5, "its logits differ by %.3f", d);
+    for (int i = PROMPT; i < PROMPT + STEPS; i++) {
+        if (!eval(&cpu, cpu.s, id + i, 1, true, 0) || !eval(&gpu, gpu.s, id + i, 1, true, 0))
+            break;
+        d = distance(&cpu, &gpu);
+        same += best(&cpu) == best(&gpu) && d < 0.5;
+    }
+    ok(same == STEPS, "%d of %d steps choose alike, the last logits differ by %.3f", same, STEPS,
+       d);
+    tear_down(&cpu);
+    tear_down(&gpu);
+}
+
+/* Two conversations in turns, against each alone. */
+static void take_turns(const int32_t *id)
+{
+    struct bed b, alone;
+    struct session *other = NULL;
+    struct err e;
+
+    if (!set_up(&b, "ref", 4 << 20, SIZE_AUTO) || !set_up(&alone, "ref", 4 << 20, SIZE_AUTO))
+        return;
+    ok(!session_open(&other, b.g, &e), "two sessions");
+    ok(eval(&b, b.s, id, PROMPT, false, 0) && eval(&b, other, id + 7, 90, false, 0) &&
+       eval(&b, b.s, id + PROMPT, 2, true, 0) && eval(&alone, alone.s, id, PROMPT, false, 0) &&
+       eval(&alone, alone.s, id + PROMPT, 2, true, 0), "in turns, and alone");
+    ok(distance(&b, &alone) == 0, "the first one's logits are the same bits");
+    ok(session_keep(alone.s, 0) == 0 && eval(&alone, alone.s, id + 7, 90, false, 0) &&
+       eval(&alone, alone.s, id + 97, 2, true, 0) && eval(&b, other, id + 97, 2, true, 0) &&
+       distance(&b, &alone) == 0, "and the second one's");
+    session_close(other);
+    tear_down(&b);
+    tear_down(&alone);
+}
+
+/* Back to a snapshot when the rings have gone on. */
+static void go_back(const int32_t *id)
+{
+    struct bed b, again;
+
+    if (!set_up(&b, "ref", SIZE_AUTO, SIZE_AUTO) || !set_up(&again, "ref", SIZE_AUTO, SIZE_AUTO))
+        return;
+    ok(eval(&b, b.s, id, LONG, false, BACK), "%d tokens, a mark at %d", LONG, BACK);
+    ok(session_keep(b.s, BACK + 9) == BACK, "back to the mark");
+    ok(eval(&b, b.s, id + 3, 40, false, 0) && eval(&again, again.s, id, BACK, false, 0) &&
+       eval(&again, again.s, id + 3, 40, false, 0) && distance(&b, &again) == 0,
+       "and on from there: the same bits as without the detour");
+    tear_down(&b);
+    tear_down(&again);
+}
+
+/* With the same experts in VRAM, where the others lie does not matter. */
+static void place_anywhere(const int32_t *id)
+{
+    struct bed all, few;
+
+    if (!set_up(&all, "ref", 4 << 20, SIZE_AUTO) || !set_up(&few, "ref", 4 << 20, 0))
+        return;
+    ok(eval(&all, all.s, id, PROMPT, false, 0) && eval(&few, few.s, id, PROMPT, false, 0) &&
+       distance(&all, &few) == 0, "a prompt: all in RAM, or none");
+    ok(eval(&all, all.s, id + PROMPT, 3, true, 0) && eval(&few, few.s, id + PROMPT, 3, true, 0) &&
+       distance(&all, &few) == 0, "and steps");
+    ok(engine_tiers(few.g).nvme > engine_tiers(all.g).nvme && engine_tiers(all.g).vram ==
+       engine_tiers(few.g).vram && engine_tiers(all.g).vram, "%d times an expert was in VRAM",
+       (int)engine_tiers(all.g).vram);
+    tear_down(&all);
+    tear_down(&few);
+}
+
+int main(void)
+{
+    struct golden deep;
+    const int32_t *id;
+    int n;
+
+    golden_open(&deep, "models/nano/golden/deep.safetensors");
+    id = golden_find(&deep, "ids.deep", &n);
+    if (n < LONG + 64)
+        exit((fprintf(stderr, "only %d ids\n", n), 99));
+    compare(id, SIZE_AUTO, "all seated");
+    compare(id, 4 << 20, "a third seated");
+    compare(id, 0, "none seated");
+    take_turns(id);
+    go_back(id);
+    place_anywhere(id);
+    golden_close(&deep);
+    return done();
+}
