@@ -210,7 +210,7 @@ void job_watch(struct job *j, double now)
     j->written = now;
 }
 
-void job_flush(struct job *j)
+void job_flush(struct job *j, bool at_once)
 {
     struct server *s = j->server;
 
@@ -224,7 +224,7 @@ void job_flush(struct job *j)
         text_add(&j->out, j->pending.s, j->pending.n);
     }
     j->out.failed |= j->pending.failed;
-    server_tell(s, j);
+    server_tell(s, j, at_once);
     pthread_mutex_unlock(&s->lock);
     j->pending.n = 0;
 }
@@ -238,7 +238,7 @@ void job_finish(struct job *j)
     j->out.failed |= j->pending.failed;
     j->stage = JOB_DONE;
     s->counters.failed += j->failed && !j->cancel;
-    server_tell(s, j);
+    server_tell(s, j, true);
     pthread_mutex_unlock(&s->lock);
 }
 

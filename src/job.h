@@ -97,8 +97,9 @@ void job_deliver(struct job *j);
 /* HTTP thread, now and then: a sign of life; give up a client that takes nothing. */
 void job_watch(struct job *j, double now);
 
-/* Any other thread: hand what is pending over to the HTTP thread. */
-void job_flush(struct job *j);
+/* Any other thread: hand what is pending over to the HTTP thread, for which it is urgent or
+ * can wait a few milliseconds. */
+void job_flush(struct job *j, bool at_once);
 /* The same at the end of the job, which is the HTTP thread's from then on. */
 void job_finish(struct job *j);
 /* It fails with this; the words are formatted. */

@@ -13,7 +13,12 @@
 /* The server's life: sockets, events, signals, the end.  What its other threads do is
  * src/server_work.c. */
 
-enum { DRAINED_STEP = 20 };     /* milliseconds between looks at what still has to go out */
+enum {
+    DRAINED_STEP = 20,          /* milliseconds between looks at what still has to go out */
+    /* and between looks at the news of a stream.  A wake-up, a write and the switches between
+     * them take 40 us, which tokens of 1 ms cannot pay each; nobody sees words 8 ms apart. */
+    LOOK_STEP = 8,
+};
 
 void server_wake(struct server *s)
 {
@@ -34,14 +39,17 @@ enum server_state server_state(struct server *s)
     return state;
 }
 
-void server_tell(struct server *s, struct job *j)
+void server_tell(struct server *s, struct job *j, bool at_once)
 {
-    if (j->told)
+    if (!j->told) {
+        j->told = true;
+        j->next_news = NULL;
+        *s->news_end = j;
+        s->news_end = &j->next_news;
+    }
+    if (s->woken || (s->looking && !at_once))
         return;
-    j->told = true;
-    j->next_news = NULL;
-    *s->news_end = j;
-    s->news_end = &j->next_news;
+    s->woken = true;
     server_wake(s);
 }
 
@@ -62,7 +70,7 @@ void server_cancel(struct server *s, struct job *j)
     if (j->stage == JOB_QUEUED) {
         job_remove(&s->waiting, j);
         j->stage = JOB_DONE;
-        server_tell(s, j);
+        server_tell(s, j, true);
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -81,22 +89,24 @@ static void announce(struct server *s)
     notify(s->o->notify_socket, ready);
 }
 
-static void on_wake(evutil_socket_t fd, short what, void *server)
+/* Hand out the news.  While there are some, the next look comes by itself and nobody need wake
+ * this thread for it. */
+static void look_at_news(struct server *s)
 {
-    struct server *s = server;
+    static const struct timeval step = { 0, LOOK_STEP * 1000 };
     struct job *j, *next;
-    uint64_t times;
     enum server_state state;
 
-    (void)what;
-    if (read(fd, &times, sizeof(times)) < 0)
-        return;
     pthread_mutex_lock(&s->lock);
     j = s->news;
     s->news = NULL;
     s->news_end = &s->news;
+    s->woken = false;
+    s->looking = j != NULL;
     state = s->state;
     pthread_mutex_unlock(&s->lock);
+    if (j)
+        event_add(s->on_look, &step);
     if (state != SERVER_LOADING && !s->announced) {
         s->announced = true;
         announce(s);
@@ -105,6 +115,22 @@ static void on_wake(evutil_socket_t fd, short what, void *server)
         next = j->next_news;
         job_deliver(j);
     }
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *server)
+{
+    uint64_t times;
+
+    (void)what;
+    if (read(fd, &times, sizeof(times)) > 0)
+        look_at_news(server);
+}
+
+static void on_look(evutil_socket_t fd, short what, void *server)
+{
+    (void)fd;
+    (void)what;
+    look_at_news(server);
 }
 
 static void on_tick(evutil_socket_t fd, short what, void *server)
@@ -209,6 +235,7 @@ static int open_events(struct server *s, struct err *e)
     event_add(s->signal[2], NULL);
     s->on_wake = event_new(s->base, s->wake, EV_READ | EV_PERSIST, on_wake, s);
     event_add(s->on_wake, NULL);
+    s->on_look = event_new(s->base, -1, 0, on_look, s);
     s->on_tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
     event_add(s->on_tick, &second);
     return 0;
@@ -245,8 +272,8 @@ static void stop_threads(struct server *s)
 
 static void close_all(struct server *s)
 {
-    struct event *events[] = { s->on_wake, s->on_tick, s->on_drained, s->signal[0], s->signal[1],
-                               s->signal[2] };
+    struct event *events[] = { s->on_wake, s->on_look, s->on_tick, s->on_drained, s->signal[0],
+                               s->signal[1], s->signal[2] };
 
     stop_threads(s);
     while (s->jobs) {

@@ -51,6 +51,8 @@ struct server {
     int session_length[KEPT_MOST];
     float *share;               /* [sparse layers][experts]: of the tokens of late */
     struct job *news, **news_end;
+    bool woken;                 /* the HTTP thread has been, and has not looked yet */
+    bool looking;               /* it looks again within milliseconds, unasked */
     struct counters counters;
     bool stop;                  /* the threads end when their queues are empty */
     enum server_state state;
@@ -61,7 +63,7 @@ struct server {
     int wake;                   /* an eventfd that says there is news */
     struct job *jobs;
     int generating, others;     /* jobs that need the engine, and those that do not */
-    struct event *on_wake, *on_tick, *on_drained, *signal[3];
+    struct event *on_wake, *on_look, *on_tick, *on_drained, *signal[3];
     int signals;                /* that asked for an end */
     double draining_since;
     bool announced;             /* said that the engine is open */
@@ -78,8 +80,9 @@ void route(void *server, struct conn *c);
 
 enum server_state server_state(struct server *s);
 
-/* Any thread, under the lock: there is something for the HTTP thread in j. */
-void server_tell(struct server *s, struct job *j);
+/* Any thread, under the lock: there is something for the HTTP thread in j.  Where it need not go
+ * out at once, what comes within a few milliseconds goes out together. */
+void server_tell(struct server *s, struct job *j, bool at_once);
 void server_wake(struct server *s);     /* any thread: the HTTP thread looks at the news */
 
 /* What the threads run. */

@@ -41,7 +41,7 @@ void *server_read_jobs(void *server)
         pthread_cond_signal(&s->to_answer);
         j->ready = j->stream;
         if (j->ready || j->cancel)
-            server_tell(s, j);
+            server_tell(s, j, true);
         if (j->cancel) {
             job_remove(&s->waiting, j);
             j->stage = JOB_DONE;
@@ -79,7 +79,7 @@ static void on_progress(void *job, int done, int total)
     if (j->stream && j->api->progress) {
         j->api->progress(j, done, total);
         if (j->pending.n)
-            job_flush(j);
+            job_flush(j, true);
     }
 }
 
@@ -102,10 +102,10 @@ static void on_text(void *job, const char *text, size_t n)
 static void on_token(void *job, const struct reply_token *t)
 {
     struct job *j = job;
-
     double now = clock_now();
+    bool first = !j->first;
 
-    if (!j->first)
+    if (first)
         j->first = now;
     if (now - j->server->looked > 1)
         look(j->server);
@@ -114,7 +114,7 @@ static void on_token(void *job, const struct reply_token *t)
     if (j->api->token)
         j->api->token(j, t);
     if (j->pending.n)
-        job_flush(j);
+        job_flush(j, first);
 }
 
 /* What the engine's errno means for the client. */
@@ -224,7 +224,7 @@ static void answer_job(struct job *j)
     j->started = clock_now();
     if (j->stream && j->api->begin) {
         j->api->begin(j);
-        job_flush(j);
+        job_flush(j, true);
     }
     for (j->at = 0; j->at < j->choices && !rc; j->at++) {
         rc = answer_choice(j, &hooks);
