@@ -115,7 +115,8 @@ static void try_call(const cJSON *tools, const uint8_t *data, size_t size)
     struct err e;
     cJSON *v;
 
-    if (schema_open_calls(&s, tools, NULL, &e))
+    /* Others are refused with the request (src/request_chat.c). */
+    if (!cJSON_IsObject(parameters) || schema_open_calls(&s, tools, NULL, &e))
         return;
     text_puts(&out, "<tool_call>");
     if (write_value(&out, s, data, size)) {
