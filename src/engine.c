@@ -157,6 +157,8 @@ void engine_close(struct engine *g)
 
     if (!g)
         return;
+    if (g->experts)
+        engine_save(g);
     if (trace_close(g->trace, &e))
         warn(g->log, "%s", e.text);
     engine_gpu_release(g);
@@ -225,9 +227,13 @@ int engine_warm(struct engine *g, struct err *e)
 
 void engine_request_done(struct engine *g)
 {
-    experts_save(g->experts);
     if (g->trace)
         trace_request(g->trace);
+}
+
+void engine_save(struct engine *g)
+{
+    experts_save(g->experts);
 }
 
 struct tier_counts engine_tiers(const struct engine *g)

@@ -320,7 +320,8 @@ static void close_all(struct server *s)
 
 int server_run(struct options *o, struct err *e)
 {
-    struct server s = { .o = o, .wake = -1, .started = time(NULL), .opened = clock_now() };
+    struct server s = { .o = o, .wake = -1, .started = time(NULL), .opened = clock_now(),
+                        .saved = clock_now() };
     int rc;
 
     pthread_mutex_init(&s.lock, NULL);

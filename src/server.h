@@ -42,6 +42,8 @@ struct server {
     const struct model *model;
     int context;
     double looked;              /* engine's thread: when it last told what follows */
+    double saved;               /* the same: when it last saved, and whether something is new */
+    bool unsaved;
 
     pthread_mutex_t lock;
     pthread_cond_t to_read, to_answer;

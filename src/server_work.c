@@ -1,5 +1,7 @@
 /* The two threads behind the one of HTTP: one reads requests, one owns the engine and answers
  * them.  How a body is read and an answer written is the APIs'. */
+#include "config.h"
+
 #include "src/request_log.h"
 #include "src/server.h"
 
@@ -7,13 +9,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The next job of a queue, or NULL where the threads are to end. */
-static struct job *wait_job(struct server *s, struct job_queue *q, pthread_cond_t *c)
+enum {
+    IDLE_SECONDS = 1,           /* before what was learned is saved */
+    SAVE_SECONDS = 60,          /* the most between two times */
+};
+
+/* The next job to read, or NULL where the threads are to end. */
+static struct job *next_read(struct server *s)
 {
     struct job *j;
 
-    while (!(j = job_pop(q)) && !s->stop)
-        pthread_cond_wait(c, &s->lock);
+    while (!(j = job_pop(&s->reading)) && !s->stop)
+        pthread_cond_wait(&s->to_read, &s->lock);
     return j;
 }
 
@@ -23,7 +30,7 @@ void *server_read_jobs(void *server)
     struct job *j;
 
     pthread_mutex_lock(&s->lock);
-    while ((j = wait_job(s, &s->reading, &s->to_read))) {
+    while ((j = next_read(s))) {
         int rc;
 
         pthread_mutex_unlock(&s->lock);
@@ -267,6 +274,38 @@ static int open_engine(struct server *s)
     return rc;
 }
 
+/* Under the lock, which it gives up meanwhile. */
+static void save(struct server *s)
+{
+    pthread_mutex_unlock(&s->lock);
+    engine_save(s->engine);
+    pthread_mutex_lock(&s->lock);
+    s->saved = clock_now();
+    s->unsaved = false;
+}
+
+/* The next job for the engine, or NULL at the end.  What was learned is saved while nobody asks,
+ * since a write to the drive takes longer than a token; and now and then where somebody always
+ * does. */
+static struct job *next_answer(struct server *s)
+{
+    struct job *j;
+
+    if (s->unsaved && clock_now() - s->saved > SAVE_SECONDS)
+        save(s);
+    while (!(j = job_pop(&s->waiting)) && !s->stop) {
+        struct timespec until;
+
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += IDLE_SECONDS;
+        if (!s->unsaved)
+            pthread_cond_wait(&s->to_answer, &s->lock);
+        else if (pthread_cond_clockwait(&s->to_answer, &s->lock, CLOCK_MONOTONIC, &until))
+            save(s);
+    }
+    return j;
+}
+
 void *server_answer_jobs(void *server)
 {
     struct server *s = server;
@@ -275,13 +314,14 @@ void *server_answer_jobs(void *server)
     if (open_engine(s))
         return NULL;
     pthread_mutex_lock(&s->lock);
-    while ((j = wait_job(s, &s->waiting, &s->to_answer))) {
+    while ((j = next_answer(s))) {
         j->stage = JOB_RUNNING;
         s->running = j;
         pthread_mutex_unlock(&s->lock);
         answer_job(j);
         pthread_mutex_lock(&s->lock);
         s->running = NULL;
+        s->unsaved = true;
         pthread_mutex_unlock(&s->lock);
         job_finish(j);
         pthread_mutex_lock(&s->lock);

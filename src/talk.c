@@ -180,6 +180,7 @@ static int make_answer(struct talk *t, struct show *s, const struct ids *prompt,
         rc = output_flush(e);
     if (!rc)
         show_figures(t, &a);
+    engine_save(t->engine);
     generation_free(&a);
     return rc == -E2BIG ? -EBADMSG : rc;
 }
