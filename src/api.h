@@ -18,6 +18,7 @@ const struct api *api_template(void);
 /* What is known at once, for GET; HTTP thread. */
 void info_health(struct server *s, struct text *out, int *status);
 void info_models(struct server *s, struct text *out);
+void info_effective(struct server *s, struct text *out);        /* of the settings, by outcome */
 void info_props(struct server *s, struct text *out);
 void info_slots(struct server *s, struct text *out);
 void info_metrics(struct server *s, struct text *out);

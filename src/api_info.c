@@ -1,5 +1,6 @@
 #include "config.h"
 #include "src/api.h"
+#include "src/placement.h"
 #include "src/server.h"
 
 /* What the server says of itself.  All of it is read under the lock or never changes. */
@@ -59,6 +60,32 @@ void info_models(struct server *s, struct text *out)
               "\"output_modalities\":[\"text\"]}}]}");
 }
 
+void info_effective(struct server *s, struct text *out)
+{
+    const struct placement *p = engine_placement(s->engine);
+
+    text_puts(out, "{");
+    add_name(out, "version", PACKAGE_VERSION);
+    text_puts(out, ",");
+    add_name(out, "model", s->model_name);
+    text_puts(out, ",");
+    add_name(out, "device", p->gpu ? "cuda" : "cpu");
+    text_puts(out, ",");
+    add_name(out, "isa", engine_isa(s->engine));
+    text_puts(out, ",");
+    add_name(out, "kv_type", s->o->kv_type);
+    text_printf(out, ",\"threads\":%d,\"context\":%d,\"batch\":%d,\"sessions\":%d,"
+                "\"experts\":{\"vram\":%d,\"ram\":%d,\"nvme\":%d},\"deterministic\":%s,"
+                "\"notices\":[", engine_threads(s->engine), s->context, p->batch,
+                kept_sessions(s->kept), p->vram, p->ram, p->nvme,
+                s->o->deterministic ? "true" : "false");
+    for (int i = 0; i < s->o->log.notices && i < LOG_NOTICES; i++) {
+        text_puts(out, i ? "," : "");
+        text_json_bytes(out, s->o->log.notice[i], strlen(s->o->log.notice[i]));
+    }
+    text_puts(out, "]}");
+}
+
 void info_props(struct server *s, struct text *out)
 {
     const struct generation_defaults *d = &s->model->defaults;
@@ -75,14 +102,9 @@ void info_props(struct server *s, struct text *out)
               "\"supports_tools\":true,\"supports_tool_calls\":true,"
               "\"supports_parallel_tool_calls\":true,\"supports_system_role\":true},"
               "\"modalities\":{\"vision\":false,\"audio\":false},"
-              "\"build_info\":\"" PACKAGE_STRING "\",\"effective\":{");
-    add_name(out, "kv_type", s->o->kv_type);
-    text_printf(out, ",\"deterministic\":%s,\"notices\":[", s->o->deterministic ? "true" : "false");
-    for (int i = 0; i < s->o->log.notices && i < LOG_NOTICES; i++) {
-        text_puts(out, i ? "," : "");
-        text_json_bytes(out, s->o->log.notice[i], strlen(s->o->log.notice[i]));
-    }
-    text_puts(out, "]}}");
+              "\"build_info\":\"" PACKAGE_STRING "\",\"effective\":");
+    info_effective(s, out);
+    text_puts(out, "}");
 }
 
 static void add_job(struct text *out, const struct job *j)

@@ -19,6 +19,7 @@ struct openai {
     bool open;                  /* a chunk lacks its logprobs and its end */
     bool timings, progress, usage;
     int calls;                  /* announced in this choice */
+    size_t offset;              /* characters of its tokens */
     struct usage sum;
     struct timings timing;
 };
@@ -164,7 +165,7 @@ static void close_chunk(struct job *j, const struct reply_token *t, const char *
     else if (job_request(j)->chat)
         reply_logprobs_chat(out, t, 1, j->server->tokenizer);
     else
-        reply_logprobs_text(out, t, 1, j->server->tokenizer);
+        reply_logprobs_text(out, t, 1, j->server->tokenizer, &o->offset);
     if (finish)
         text_printf(out, ",\"finish_reason\":\"%s\"}]", finish);
     else
@@ -326,6 +327,7 @@ static void choice(struct job *j, struct answer *a)
     r.token_id = NULL;
     add_usage(o, &r);
     o->calls = 0;
+    o->offset = 0;
     if (!j->stream) {
         if (!j->at)
             reply_begin(&j->pending, &r);

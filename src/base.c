@@ -1,4 +1,5 @@
 #include "src/base.h"
+#include "src/utf8.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -69,6 +70,44 @@ int exit_status(int rc)
     }
 }
 
+/* As the inside of a JSON string; what is no character becomes a question mark. */
+static void escape_json(char *out, const char *s)
+{
+    for (size_t left = strlen(s); left;) {
+        int n = utf8_char((const unsigned char *)s, left);
+
+        if (*s == '"' || *s == '\\')
+            *out++ = '\\';
+        if (n < 1 || (unsigned char)*s < 0x20)
+            *out = '?';
+        else
+            memcpy(out, s, (size_t)n);
+        n = n < 1 ? 1 : n;
+        out += n;
+        s += n;
+        left -= (size_t)n;
+    }
+    *out = 0;
+}
+
+void log_line(const struct log *l, int priority, const char *words)
+{
+    const char *kind = priority == LINE_ERROR ? "error"
+                     : priority == LINE_WARNING ? "warning" : "info";
+    const char *mark = priority == LINE_WARNING ? "warning: " : "";
+    char text[512], json[2 * sizeof(text)];
+
+    snprintf(text, sizeof(text), "%s", words);
+    if (l->format == LOG_JSON) {
+        escape_json(json, text);
+        fprintf(stderr, "{\"event\":\"%s\",\"message\":\"%s\"}\n", kind, json);
+    } else if (l->format == LOG_JOURNAL) {
+        fprintf(stderr, "<%d>laguna-offload: %s%s\n", priority, mark, text);
+    } else {
+        fprintf(stderr, "laguna-offload: %s%s\n", mark, text);
+    }
+}
+
 void warn(struct log *l, const char *fmt, ...)
 {
     char text[256];
@@ -82,20 +121,20 @@ void warn(struct log *l, const char *fmt, ...)
         memcpy(l->notice[l->notices], text, sizeof(text));
     l->notices++;
     if (l->level > LOG_QUIET)
-        fprintf(stderr, "laguna-offload: warning: %s\n", text);
+        log_line(l, LINE_WARNING, text);
 }
 
 void info(struct log *l, const char *fmt, ...)
 {
+    char text[512];
     va_list ap;
 
     if (l->level < LOG_VERBOSE)
         return;
-    fputs("laguna-offload: ", stderr);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
+    log_line(l, LINE_INFO, text);
 }
 
 size_t mul_sat(size_t a, size_t b)

@@ -36,11 +36,22 @@ int exit_status(int rc);
  * `plan`, `doctor` and the metrics. */
 enum { LOG_QUIET = -1, LOG_NORMAL = 0, LOG_VERBOSE = 1, LOG_NOTICES = 32 };
 
+/* The form of every line: words for a person, an object of JSON, or words behind the priority
+ * that the journal takes off. */
+enum log_format { LOG_TEXT, LOG_JSON, LOG_JOURNAL };
+
 struct log {
     int level;
+    enum log_format format;
     int notices;                        /* of them, the first LOG_NOTICES are kept */
     char notice[LOG_NOTICES][256];
 };
+
+/* What a line is, by the priorities of syslog. */
+enum { LINE_ERROR = 3, LINE_WARNING = 4, LINE_INFO = 6 };
+
+/* One line of at most 511 bytes on stderr, whatever the level. */
+void log_line(const struct log *l, int priority, const char *words);
 
 void warn(struct log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Only with -v. */

@@ -230,6 +230,15 @@ static int convert_tool_choice(struct convert *c)
     return ok ? 0 : -ENOMEM;
 }
 
+/* A message of nothing, or without end, is for the other APIs. */
+static int check_budget(struct convert *c)
+{
+    const cJSON *n = json_get(c->body, "max_tokens");
+
+    return cJSON_IsNumber(n) && n->valuedouble < 1
+               ? refuse(c, "max_tokens", "must be at least 1") : 0;
+}
+
 cJSON *convert_messages(cJSON *body, struct request_error *e)
 {
     static const char *const moved[][2] = {
@@ -242,7 +251,9 @@ cJSON *convert_messages(cJSON *body, struct request_error *e)
     int rc;
 
     c.messages = c.chat ? cJSON_AddArrayToObject(c.chat, "messages") : NULL;
-    rc = c.messages ? convert_system(&c) : -ENOMEM;
+    rc = c.messages ? check_budget(&c) : -ENOMEM;
+    if (!rc)
+        rc = convert_system(&c);
     if (!rc)
         rc = convert_list(&c);
     if (!rc)

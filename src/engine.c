@@ -206,6 +206,16 @@ const struct popularity *engine_popularity(const struct engine *g)
     return g->model->shape.sparse_layers ? experts_popularity(g->experts) : NULL;
 }
 
+const char *engine_isa(const struct engine *g)
+{
+    return g->kernels->name;
+}
+
+int engine_threads(const struct engine *g)
+{
+    return pool_threads(g->pool);
+}
+
 void engine_begin(struct engine *g)
 {
     pool_begin(g->pool);

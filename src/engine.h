@@ -26,6 +26,9 @@ const struct tokenizer *engine_tokenizer(const struct engine *g);
 int  engine_context(const struct engine *g);    /* tokens a session may hold */
 const struct placement *engine_placement(const struct engine *g);
 
+const char *engine_isa(const struct engine *g);         /* of the kernels in use */
+int  engine_threads(const struct engine *g);            /* that compute */
+
 /* What the router has chosen, from earlier runs on; NULL where nothing is routed. */
 const struct popularity *engine_popularity(const struct engine *g);
 

@@ -426,6 +426,8 @@ int options_parse(struct options *o, int argc, char **argv, struct err *e)
         rc = read_environment(o, e);
     if (!rc)
         rc = apply_line(o, &l, e);
+    o->log.format = !strcmp(o->log_format, "json") ? LOG_JSON
+                  : !strcmp(o->log_format, "journal") ? LOG_JOURNAL : LOG_TEXT;
     if (!rc)
         rc = check_together(o, &l, e);
     if (!rc)

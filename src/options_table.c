@@ -121,7 +121,7 @@ static const struct option_spec OPTIONS[] = {
     { "drain-seconds", 0, "N", SERVE, OPTION_INT, AT(drain_seconds), 0, 3600,
       "how long answers may go on after SIGTERM [4]" },
     { "log-format", 0, "text|json|journal", SERVE, OPTION_WORD, AT(log_format), 0, 0,
-      "form of the lines about requests, which -v shows [text]" },
+      "form of every line of the log [text]" },
     { "prefix-debug", 0, NULL, SERVE, OPTION_FLAG, AT(prefix_debug), 0, 0,
       "say where a prompt first differs from what is kept" },
     { "max-line", 0, "N", SERVE, OPTION_INT, LIMIT(line_bytes), 64, MILLION,

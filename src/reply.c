@@ -209,9 +209,9 @@ static size_t count_characters(const char *s, size_t n)
 }
 
 void reply_logprobs_text(struct text *out, const struct reply_token *token, int tokens,
-                         const struct tokenizer *t)
+                         const struct tokenizer *t, size_t *offset)
 {
-    size_t offset = 0, n;
+    size_t n;
     const char *s;
     int i;
 
@@ -233,16 +233,17 @@ void reply_logprobs_text(struct text *out, const struct reply_token *token, int 
     }
     text_puts(out, "],\"text_offset\":[");
     for (i = 0; i < tokens; i++) {
-        text_printf(out, i ? ",%zu" : "%zu", offset);
+        text_printf(out, i ? ",%zu" : "%zu", *offset);
         s = tokenizer_bytes(t, token[i].id, &n);
         if (s && !token[i].hidden)
-            offset += count_characters(s, n);
+            *offset += count_characters(s, n);
     }
     text_puts(out, "]}");
 }
 
 void reply_choice(struct text *out, const struct reply *r, int index, const struct tokenizer *t)
 {
+    size_t offset = 0;
     int i;
 
     text_printf(out, "{\"index\":%d,", index);
@@ -259,7 +260,7 @@ void reply_choice(struct text *out, const struct reply *r, int index, const stru
     else if (r->chat)
         reply_logprobs_chat(out, r->token, r->tokens, t);
     else
-        reply_logprobs_text(out, r->token, r->tokens, t);
+        reply_logprobs_text(out, r->token, r->tokens, t, &offset);
     text_puts(out, ",");
     add_member(out, "finish_reason", reply_finish(r->finish, r->chat ? r->message->calls : 0));
     if (r->token_id) {

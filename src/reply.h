@@ -66,7 +66,8 @@ void reply_usage(struct text *out, const struct usage *u);
 void reply_timings(struct text *out, const struct timings *g);
 void reply_logprobs_chat(struct text *out, const struct reply_token *token, int tokens,
                          const struct tokenizer *t);
+/* *offset: characters of the text before the tokens, then behind them. */
 void reply_logprobs_text(struct text *out, const struct reply_token *token, int tokens,
-                         const struct tokenizer *t);
+                         const struct tokenizer *t, size_t *offset);
 
 #endif

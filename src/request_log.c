@@ -6,11 +6,11 @@
 
 void request_log(const struct options *o, const struct request_entry *r)
 {
-    bool journal = !strcmp(o->log_format, "journal");
+    char words[512];
 
     if (o->log.level < LOG_VERBOSE)
         return;
-    if (!strcmp(o->log_format, "json")) {
+    if (o->log.format == LOG_JSON) {
         fprintf(stderr, "{\"event\":\"request\",\"id\":\"%s\",\"path\":\"%s\",\"end\":\"%s\","
                 "\"prompt_tokens\":%d,\"cached_tokens\":%d,\"predicted_tokens\":%d,"
                 "\"queue_seconds\":%.6f,\"prompt_seconds\":%.6f,\"predicted_seconds\":%.6f}\n",
@@ -18,8 +18,8 @@ void request_log(const struct options *o, const struct request_entry *r)
                 r->prompt_seconds, r->predicted_seconds);
         return;
     }
-    /* The prefix is a priority of syslog, which journald takes off: information. */
-    fprintf(stderr, "%slaguna-offload: %s %s: %s; prompt %d and %d found, %.3f s; made %d, %.3f s; "
-            "waited %.3f s\n", journal ? "<6>" : "", r->path, r->id, r->end, r->prompt, r->cached,
-            r->prompt_seconds, r->predicted, r->predicted_seconds, r->queue_seconds);
+    snprintf(words, sizeof(words), "%s %s: %s; prompt %d and %d found, %.3f s; made %d, %.3f s; "
+             "waited %.3f s", r->path, r->id, r->end, r->prompt, r->cached, r->prompt_seconds,
+             r->predicted, r->predicted_seconds, r->queue_seconds);
+    log_line(&o->log, LINE_INFO, words);
 }

@@ -1,4 +1,5 @@
 #include "src/server.h"
+#include "src/api.h"
 #include "src/keys.h"
 #include "src/notify.h"
 
@@ -79,17 +80,35 @@ void server_cancel(struct server *s, struct job *j)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* What is in force, for a machine to read: what was asked for may not have been had. */
+static void say_state(struct server *s)
+{
+    const struct log *l = &s->o->log;
+    struct text state = { NULL, 0, 0, false };
+
+    info_effective(s, &state);
+    if (!state.failed)
+        fprintf(stderr, l->format == LOG_JSON ? "{\"event\":\"state\",\"state\":%s}\n"
+                      : l->format == LOG_JOURNAL ? "<6>laguna-offload: state %s\n"
+                      : "laguna-offload: state %s\n", state.s);
+    text_free(&state);
+}
+
 /* The engine is open, or never will be. */
 static void announce(struct server *s)
 {
     static const char *const ready = "READY=1\nSTATUS=Serving";
+    char words[256];
 
     if (s->state == SERVER_ENDED) {
         event_base_loopbreak(s->base);
         return;
     }
-    if (s->o->log.level > LOG_QUIET)
-        fprintf(stderr, "listening on %s\n", http_address(s->http));
+    if (s->o->log.level > LOG_QUIET) {
+        say_state(s);
+        snprintf(words, sizeof(words), "listening on %s", http_address(s->http));
+        log_line(&s->o->log, LINE_INFO, words);
+    }
     notify(s->o->notify_socket, ready);
 }
 

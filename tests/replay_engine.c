@@ -7,6 +7,7 @@
 #include "src/directory.h"
 #include "src/engine.h"
 #include "src/options.h"
+#include "src/placement.h"
 #include "src/tokentrie.h"
 #include "storage/popularity.h"
 
@@ -21,6 +22,7 @@ struct engine {
     struct tokenizer *tokenizer;
     struct popularity popularity;
     struct tokentrie *trie;
+    struct placement placement;
 };
 
 struct session {
@@ -44,6 +46,7 @@ int engine_open(struct engine **out, struct options *o, struct err *e)
         engine_close(g);
         return rc;
     }
+    g->placement = (struct placement){ .fits = true, .context = CONTEXT, .batch = CHUNK };
     *out = g;
     return 0;
 }
@@ -77,10 +80,27 @@ const struct tokenizer *engine_tokenizer(const struct engine *g)
     return g->tokenizer;
 }
 
+const struct placement *engine_placement(const struct engine *g)
+{
+    return &g->placement;
+}
+
 int engine_context(const struct engine *g)
 {
     (void)g;
     return CONTEXT;
+}
+
+const char *engine_isa(const struct engine *g)
+{
+    (void)g;
+    return "replay";
+}
+
+int engine_threads(const struct engine *g)
+{
+    (void)g;
+    return 1;
 }
 
 void engine_save(struct engine *g)

@@ -35,10 +35,11 @@ static void run_server(int err, const char *const *options)
 bool serve_start(struct serving *s, const char *const *options)
 {
     int pipes[2];
-    char line[512];
+    char line[4096];
     const char *port = NULL;
     FILE *f;
 
+    *s = (struct serving){ .pid = 0 };
     if (pipe(pipes))
         return false;
     fflush(stdout);
@@ -48,8 +49,9 @@ bool serve_start(struct serving *s, const char *const *options)
         run_server(pipes[1], options);
     }
     close(pipes[1]);
-    f = fdopen(pipes[0], "r");
+    s->log = f = fdopen(pipes[0], "r");
     while (!port && fgets(line, sizeof(line), f)) {
+        text_puts(&s->said, line);
         if (strstr(line, "listening on http://"))
             port = strrchr(line, ':') + 1;
         else
@@ -64,6 +66,7 @@ int serve_stop(struct serving *s)
 {
     int status;
 
+    text_free(&s->said);
     kill(s->pid, SIGTERM);
     if (waitpid(s->pid, &status, 0) != s->pid || !WIFEXITED(status))
         return -1;

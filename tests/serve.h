@@ -4,6 +4,7 @@
 #include "src/json.h"
 #include "src/message.h"
 
+#include <stdio.h>
 #include <sys/types.h>
 
 /* A server in a child process, and a client that speaks just enough HTTP to it. */
@@ -11,6 +12,8 @@
 struct serving {
     pid_t pid;
     int port;
+    struct text said;           /* before and when it began to listen; serve_stop() frees it */
+    FILE *log;                  /* what it says afterwards */
 };
 
 /* options: of `serve`, up to a NULL.  False where it does not begin to listen. */

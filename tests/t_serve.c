@@ -110,6 +110,11 @@ static void test_apis(const struct serving *s)
     ok(answers(s, "/v1/messages", "{\"max_tokens\":16,\"stream\":true,\"messages\":"
                "[{\"role\":\"user\",\"content\":\"Hello\"}]}", 200, "event: message_stop"),
        "messages, streamed");
+    for (int i = 0; i < 2; i++)
+        ok(answers(s, "/v1/messages", i ? "{\"max_tokens\":-1,\"messages\":[{\"role\":\"user\","
+                   "\"content\":\"Hello\"}]}" : "{\"max_tokens\":0,\"messages\":[{\"role\":"
+                   "\"user\",\"content\":\"Hello\"}]}", 400, "invalid_request_error"),
+           "messages of %s tokens are refused", i ? "-1" : "no");
     ok(answers(s, "/v1/messages", "{\"messages\":1}", 400, "{\"type\":\"error\",\"error\":"),
        "errors of messages have their own form");
     ok(answers(s, "/v1/chat/completions", HELLO ",\"tools\":[{\"type\":\"function\",\"function\":"
@@ -120,6 +125,61 @@ static void test_apis(const struct serving *s)
        "GET where POST is due");
     ok(answers(s, "/health", NULL, 200, "\"status\":\"ok\""), "health");
     ok(answers(s, "/metrics", NULL, 200, "laguna_generated_tokens_total"), "metrics");
+}
+
+/* A streamed token's place is that in the whole text, as where the answer comes at once. */
+static void test_offsets(const struct serving *s)
+{
+    static const char body[] = "{\"prompt\":\"The river\",\"max_tokens\":6,\"temperature\":0,"
+                               "\"logprobs\":0,\"ignore_eos\":true,\"stream\":%s}";
+    char asked[256], offsets[2][256] = { "", "" };
+    int status;
+
+    for (int i = 0; i < 2; i++) {
+        struct text got;
+
+        snprintf(asked, sizeof(asked), body, i ? "true" : "false");
+        got = serve_post(s, "/v1/completions", asked, &status);
+        for (const char *at = got.s; (at = strstr(at, "\"text_offset\":[")); at++) {
+            size_t used = strlen(offsets[i]), from = strlen("\"text_offset\":[");
+
+            snprintf(offsets[i] + used, sizeof(offsets[i]) - used, "%s%.*s", used ? "," : "",
+                     (int)strcspn(at + from, "]"), at + from);
+        }
+        text_free(&got);
+    }
+    ok(strchr(offsets[0], ',') && !strcmp(offsets[0], offsets[1]),
+       "text_offset is the same streamed: %s, %s", offsets[0], offsets[1]);
+}
+
+/* Each line has the form that was asked for, and one says what is in force. */
+static void test_log(const char *model, const char *format, const char *begin, const char *state)
+{
+    const char *const options[] = { "-m", model, "--port", "0", "-v", "--log-format", format,
+                                    "--prefix-debug", NULL };
+    char line[4096] = "";
+    struct serving s;
+    int status, lines = 0, good = 0;
+    struct text got;
+
+    if (!serve_start(&s, options)) {
+        ok(false, "a server with a log in %s starts", format);
+        return;
+    }
+    ok(strstr(s.said.s, state) && strstr(s.said.s, "\"kv_type\":\"q8\"") &&
+       strstr(s.said.s, "\"notices\":["), "%s: a line says what is in force", format);
+    for (char *at = s.said.s; *at; at = strchr(at, '\n') + 1) {
+        lines++;
+        good += !strncmp(at, begin, strlen(begin));
+    }
+    got = serve_post(&s, "/v1/chat/completions", HELLO "}", &status);
+    text_free(&got);
+    while (!strstr(line, "/chat/completions") && fgets(line, sizeof(line), s.log)) {
+        lines++;
+        good += !strncmp(line, begin, strlen(begin));
+    }
+    ok(lines >= 4 && good == lines, "%s: %d of %d lines have its form", format, good, lines);
+    ok(serve_stop(&s) == 0, "and it ends");
 }
 
 /* The billing header differs from request to request, and must not reach the prompt. */
@@ -262,6 +322,7 @@ int main(void)
     }
     test_transport(&s);
     test_apis(&s);
+    test_offsets(&s);
     test_billing(&s);
     test_leaving(&s);
     test_queue(&s);
@@ -271,5 +332,8 @@ int main(void)
     ok(serve_stop(&s) == 0 && now() - start < 5, "SIGTERM ends it in the middle of an answer");
     close(fd);
     test_keys(model);
+    test_log(model, "text", "laguna-offload: ", "\nlaguna-offload: state {");
+    test_log(model, "json", "{\"event\":\"", "{\"event\":\"state\",\"state\":{");
+    test_log(model, "journal", "<", "<6>laguna-offload: state {");
     return done();
 }
