@@ -168,6 +168,22 @@ bool automaton_text(const struct automaton *a, uint32_t top, enum trie_text *tex
     }
 }
 
+void automaton_skip(struct automaton *a, uint32_t top, const uint8_t *byte, int n,
+                    uint32_t characters, enum textstep s, struct threads *out)
+{
+    struct frame f = a->frame[top];
+    const struct schema_node *is = &a->s->node[f.node];
+    int i;
+
+    f.text = (uint8_t)s;
+    if (is->kind != SCHEMA_OBJECT)
+        f.count += characters;
+    for (i = 0; is->kind == SCHEMA_OBJECT && i < n; i++)
+        f.hash = automaton_hash(f.hash, byte[i]);
+    if (is->kind == SCHEMA_OBJECT || f.count <= is->max)
+        automaton_emit(a, &f, out);
+}
+
 bool automaton_failed(const struct automaton *a)
 {
     return a->failed;

@@ -46,6 +46,11 @@ void automaton_compact(struct automaton *a, struct threads *t);
 bool automaton_text(const struct automaton *a, uint32_t top, enum trie_text *text,
                     enum textstep *s, uint32_t *left);
 
+/* One more thread in *out: that one, inside of text, behind n plain bytes in which so many
+ * characters begin and which lead to state s; none where those are too many. */
+void automaton_skip(struct automaton *a, uint32_t top, const uint8_t *byte, int n,
+                    uint32_t characters, enum textstep s, struct threads *out);
+
 /* Out of memory: what was answered since is not to be relied on. */
 bool automaton_failed(const struct automaton *a);
 

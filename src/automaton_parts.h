@@ -34,6 +34,12 @@ struct automaton {
 /* Its number, or 0 without memory. */
 uint32_t automaton_put(struct automaton *a, const struct frame *f);
 
+/* Of a key without an escape, byte by byte. */
+static inline uint64_t automaton_hash(uint64_t hash, uint8_t b)
+{
+    return (hash ^ b) * 0x100000001b3;
+}
+
 /* One more thread with this top, unless there is such a one. */
 void automaton_emit(struct automaton *a, const struct frame *f, struct threads *out);
 

@@ -340,7 +340,7 @@ static void take_key(struct automaton *a, const struct schema_node *n, struct fr
     if (!(any && plain) && !(next && a->s->word[next].below & available(a, n, &f)))
         return;
     f.at = next;
-    f.hash = (f.hash ^ b) * 0x100000001b3;
+    f.hash = automaton_hash(f.hash, b);
     automaton_emit(a, &f, out);
 }
 

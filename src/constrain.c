@@ -50,13 +50,18 @@ static void allow_end(struct constraint *c)
         allow(c, c->o.eos[i]);
 }
 
-/* The tokens that are plain to their end, from between characters. */
-static void allow_inside(struct constraint *c, enum trie_text text)
+/* The tokens that are plain to their end and begin at most `left` characters, from between
+ * two of them. */
+static void allow_inside(struct constraint *c, enum trie_text text, uint32_t left)
 {
-    uint32_t i;
+    const struct tokentrie *trie = c->o.trie;
+    uint32_t i, n = left < TRIE_SHORT ? left : TRIE_SHORT - 1;
 
-    for (i = 0; i < c->o.trie->words; i++)
-        c->allowed[i] |= c->o.trie->inside[text][i];
+    for (i = 0; i < trie->words; i++)
+        c->allowed[i] |= trie->inside[text][n * trie->words + i];
+    for (i = 0; left >= TRIE_SHORT && i < trie->long_count[text]; i++)
+        if ((uint32_t)trie->longs[text][i].characters <= left)
+            allow(c, trie->longs[text][i].id);
 }
 
 static void allow_tokens(struct constraint *c, uint32_t from, uint32_t to)
@@ -67,10 +72,12 @@ static void allow_tokens(struct constraint *c, uint32_t from, uint32_t to)
         allow(c, c->o.trie->id[i]);
 }
 
-/* A thread inside of text, and the bytes that were read of it on trial. */
+/* Threads at the same place of a text, though with more or fewer characters left, and the bytes
+ * that were read of it on trial. */
 struct reader {
     struct constraint *c;
-    uint32_t top;
+    struct threads at;
+    uint32_t left;              /* characters, of the thread that has most */
     enum trie_text text;
     bool known;                 /* what is plain to its end is allowed already */
     uint8_t path[TRIE_DEPTH];
@@ -78,18 +85,19 @@ struct reader {
 
 static void walk(struct constraint *c, uint32_t node, const struct threads *t);
 
-/* A byte that is no plain text: now the automaton reads what came before it as well. */
-static void leave_text(const struct reader *r, uint32_t node, int depth)
+/* A byte that is no plain text: now the automaton is told of the text in front of it, which ends
+ * in state s with so many characters left. */
+static void leave_text(const struct reader *r, uint32_t node, int depth, enum textstep s,
+                       uint32_t left)
 {
     struct constraint *c = r->c;
     uint32_t mark = automaton_mark(c->automaton);
-    struct threads t = { 1, { r->top } }, next;
+    struct threads text = { .n = 0 }, t;
     int i;
 
-    for (i = 0; i < depth; i++) {
-        automaton_step(c->automaton, &t, r->path[i], &next);
-        t = next;
-    }
+    for (i = 0; i < r->at.n; i++)
+        automaton_skip(c->automaton, r->at.top[i], r->path, depth, r->left - left, s, &text);
+    automaton_step(c->automaton, &text, c->o.trie->byte[node], &t);
     if (t.n) {
         allow_tokens(c, c->o.trie->first[node], c->o.trie->first[node + 1]);
         walk(c, node, &t);
@@ -112,8 +120,9 @@ static void walk_text(struct reader *r, uint32_t node, int depth, enum textstep 
         if (next == TEXT_BAD || (begins && !left))
             continue;
         if (next >= TEXT_PLAIN) {
-            leave_text(r, child, depth + 1);
-        } else if (trie->plain[r->text][child] >> next & 1 && left - begins >= trie->deep[child]) {
+            leave_text(r, child, depth, s, left);
+        } else if (trie->plain[r->text][child] >> next & 1 &&
+                   (r->known || left - begins >= trie->deep[child])) {
             if (!r->known)
                 allow_tokens(r->c, trie->first[child], trie->first[trie->end[child]]);
         } else {
@@ -140,14 +149,38 @@ static void walk_steps(struct constraint *c, uint32_t node, const struct threads
     }
 }
 
+/* Take the threads that are where the i-th is, in *r.  False where that is in no text. */
+static bool gather(struct reader *r, const struct threads *t, int i, uint64_t *taken,
+                   enum textstep *s)
+{
+    const struct automaton *a = r->c->automaton;
+    enum trie_text text;
+    enum textstep step;
+    uint32_t more;
+    int k;
+
+    r->at.n = 0;
+    if (!automaton_text(a, t->top[i], &r->text, s, &r->left))
+        return false;
+    for (k = i; k < t->n; k++) {
+        if (*taken >> k & 1 || !automaton_text(a, t->top[k], &text, &step, &more) ||
+            text != r->text || step != *s)
+            continue;
+        *taken |= (uint64_t)1 << k;
+        r->left = more > r->left ? more : r->left;
+        r->at.top[r->at.n++] = t->top[k];
+    }
+    return true;
+}
+
 /* Allow the tokens that begin with the bytes of the node and go on from the threads.  As deep as
  * a token is long. */
 static void walk(struct constraint *c, uint32_t node, const struct threads *t)
 {
-    struct threads others;
     struct reader r;
+    struct threads others;
+    uint64_t taken = 0;
     enum textstep s;
-    uint32_t left;
     int i;
 
     if (c->o.trie->end[node] == node + 1)
@@ -155,15 +188,16 @@ static void walk(struct constraint *c, uint32_t node, const struct threads *t)
     r.c = c;
     others.n = 0;
     for (i = 0; i < t->n; i++) {
-        r.top = t->top[i];
-        if (!automaton_text(c->automaton, r.top, &r.text, &s, &left)) {
-            others.top[others.n++] = r.top;
+        if (taken >> i & 1)
+            continue;
+        if (!gather(&r, t, i, &taken, &s)) {
+            others.top[others.n++] = t->top[i];
             continue;
         }
-        r.known = !node && s == TEXT_GROUND && left >= c->o.trie->deep[0];
+        r.known = !node && s == TEXT_GROUND;
         if (r.known)
-            allow_inside(c, r.text);
-        walk_text(&r, node, 0, s, left);
+            allow_inside(c, r.text, r.left);
+        walk_text(&r, node, 0, s, r.left);
     }
     if (others.n)
         walk_steps(c, node, &others);

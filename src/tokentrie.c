@@ -107,19 +107,51 @@ static void describe(struct tokentrie *t)
     }
 }
 
+static bool add_plain(struct tokentrie *t, enum trie_text text, int32_t id, int characters)
+{
+    uint32_t n = t->long_count[text];
+    struct trie_long *more;
+
+    if (characters < TRIE_SHORT) {
+        t->inside[text][(uint32_t)characters * t->words + (uint32_t)(id >> 6)] |=
+            (uint64_t)1 << (id & 63);
+        return true;
+    }
+    /* At 1, 2, 4 ... the list is full. */
+    more = n & (n - 1) ? t->longs[text] : realloc(t->longs[text], (2 * n + 1) * sizeof(*more));
+    if (!more)
+        return false;
+    more[n] = (struct trie_long){ id, characters };
+    t->longs[text] = more;
+    t->long_count[text]++;
+    return true;
+}
+
 /* As deep as a token is long. */
-static void find_inside(struct tokentrie *t, enum trie_text text, uint32_t node, enum textstep s)
+static bool find_inside(struct tokentrie *t, enum trie_text text, uint32_t node, enum textstep s,
+                        int characters)
 {
     uint32_t child, i;
+    bool good = true;
 
     for (i = t->first[node]; i < t->first[node + 1]; i++)
-        t->inside[text][t->id[i] >> 6] |= (uint64_t)1 << (t->id[i] & 63);
+        good &= add_plain(t, text, t->id[i], characters);
     for (child = node + 1; child < t->end[node]; child = t->end[child]) {
         enum textstep next = tokentrie_text(text, s, t->byte[child]);
 
         if (next < TEXT_PLAIN)
-            find_inside(t, text, child, next);
+            good &= find_inside(t, text, child, next, characters + (s == TEXT_GROUND));
     }
+    return good;
+}
+
+/* From tokens of n characters to those of at most n. */
+static void add_up(struct tokentrie *t, enum trie_text text)
+{
+    uint32_t i;
+
+    for (i = t->words; i < TRIE_SHORT * t->words; i++)
+        t->inside[text][i] |= t->inside[text][i - t->words];
 }
 
 static bool reserve(struct tokentrie *t, size_t nodes, size_t tokens, size_t vocab)
@@ -136,7 +168,7 @@ static bool reserve(struct tokentrie *t, size_t nodes, size_t tokens, size_t voc
     t->id = calloc(tokens + 1, sizeof(*t->id));
     for (text = 0; text < TRIE_TEXTS; text++) {
         t->plain[text] = calloc(nodes, sizeof(**t->plain));
-        t->inside[text] = calloc(t->words, sizeof(**t->inside));
+        t->inside[text] = calloc(t->words, TRIE_SHORT * sizeof(**t->inside));
         if (!t->plain[text] || !t->inside[text])
             return false;
     }
@@ -148,6 +180,7 @@ int tokentrie_open(struct tokentrie **out, const struct tokenizer *tokenizer, st
     size_t vocab = (size_t)tokenizer_vocab(tokenizer), n = 0, nodes = 0;
     struct entry *v = calloc(vocab + 1, sizeof(*v));
     struct tokentrie *t = calloc(1, sizeof(*t));
+    bool good = true;
     int text;
 
     if (v) {
@@ -162,9 +195,15 @@ int tokentrie_open(struct tokentrie **out, const struct tokenizer *tokenizer, st
     }
     fill(t, v, n);
     describe(t);
-    for (text = 0; text < TRIE_TEXTS; text++)
-        find_inside(t, (enum trie_text)text, 0, TEXT_GROUND);
     free(v);
+    for (text = 0; text < TRIE_TEXTS; text++) {
+        good &= find_inside(t, (enum trie_text)text, 0, TEXT_GROUND, 0);
+        add_up(t, (enum trie_text)text);
+    }
+    if (!good) {
+        tokentrie_close(t);
+        return fail(e, -ENOMEM, "no memory for the tree of %zu tokens", vocab);
+    }
     *out = t;
     return 0;
 }
@@ -178,6 +217,7 @@ void tokentrie_close(struct tokentrie *t)
     for (text = 0; text < TRIE_TEXTS; text++) {
         free(t->plain[text]);
         free(t->inside[text]);
+        free(t->longs[text]);
     }
     free(t->byte);
     free(t->end);

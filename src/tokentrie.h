@@ -7,7 +7,16 @@
 /* Kinds of text: a JSON string; one that must not hold a tag; text between tags. */
 enum trie_text { TRIE_JSON, TRIE_TAGLESS, TRIE_RAW, TRIE_TEXTS };
 
-enum { TRIE_DEPTH = 255 };              /* tokens with more bytes are left out */
+enum {
+    TRIE_DEPTH = 255,                   /* tokens with more bytes are left out */
+    TRIE_SHORT = 24,                    /* characters; few tokens have as many */
+};
+
+/* A token of many characters. */
+struct trie_long {
+    int32_t id;
+    int characters;
+};
 
 /* The bytes of every ordinary token as a tree, so that a machine which reads bytes can be asked
  * about a whole vocabulary at once.  Added tokens are not in it.  Nodes stand in preorder: the
@@ -25,8 +34,11 @@ struct tokentrie {
      * be no tag, no NUL in raw text. */
     uint8_t *plain[TRIE_TEXTS]; /* [nodes] */
     int32_t *id;                /* [tokens] */
-    /* Bit i of [words]: token i, read between characters, is plain to its end. */
+    /* Bit i of inside[n]: token i, read between characters, is plain to its end and begins at
+     * most n of them; [TRIE_SHORT][words].  Those that begin more are longs[long_count]. */
     uint64_t *inside[TRIE_TEXTS];
+    struct trie_long *longs[TRIE_TEXTS];
+    uint32_t long_count[TRIE_TEXTS];
     uint32_t words;
 };
 
