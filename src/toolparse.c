@@ -32,6 +32,7 @@ enum state {
 
 enum {
     NAME_MAX_BYTES = 64,
+    TAG_BYTES = 12,             /* of the longest */
     HEAD_MAX_BYTES = 1024,      /* of a name or key with the space around it */
     ARGUMENTS_MAX = 1024
 };
@@ -39,9 +40,9 @@ enum {
 struct toolparse {
     struct toolparse_options o;
     enum state state;
-    char tag[16];               /* the beginning of one */
-    size_t tags;
-    unsigned left;              /* a bit for each tag that it may become */
+    uint8_t with[TAG_BYTES][256];       /* a bit for each tag that has this byte there */
+    size_t tags;                /* bytes of a tag that is beginning */
+    unsigned left;              /* a bit for each that it may become; all begin alike so far */
     struct text space;          /* white space that is content unless a call follows */
     bool fresh;                 /* nothing but white space since the start or the last call */
     bool called;                /* some call has ended */
@@ -241,6 +242,14 @@ static void plain_text(struct toolparse *t, const char *s, size_t n)
 /* Inside of a string's quotes. */
 static void put_string(struct toolparse *t, const char *s, size_t n)
 {
+    size_t i = 0;
+
+    while (i < n && (unsigned char)s[i] >= 0x20 && s[i] != '"' && s[i] != '\\')
+        i++;
+    if (i == n) {
+        put(t, EVENT_ARGUMENTS, s, n);
+        return;
+    }
     t->json.n = 0;
     text_json_string(&t->json, s, n);
     if (!t->json.failed)
@@ -395,30 +404,41 @@ static unsigned allowed(const struct toolparse *t)
     }
 }
 
-/* The tag at hand with one more byte: 1 taken, 0 still a beginning, -1 no tag. */
-static int grow_tag(struct toolparse *t, char c)
+/* The tag at hand with as many of the bytes as go on with it, in *taken: 1 where it is whole,
+ * 0 where the bytes end before, -1 where the next one makes it none. */
+static int grow_tag(struct toolparse *t, const char *s, size_t n, size_t *taken)
 {
-    unsigned left = t->tags ? t->left : allowed(t), fits = 0;
-    int tag = 0;
+    unsigned left = t->tags ? t->left : allowed(t);
+    size_t i;
 
-    for (; left; left &= left - 1) {
-        int one = __builtin_ctz(left);
+    for (i = 0; i < n; i++) {
+        unsigned fits = left & t->with[t->tags][(uint8_t)s[i]];
 
-        if (tag_text[one][t->tags] == c) {
-            fits |= 1u << one;
-            tag = one;
+        if (!fits)
+            break;
+        left = fits;
+        t->tags++;
+        /* All end in the only '>' they have. */
+        if (s[i] == '>') {
+            *taken = i + 1;
+            t->tags = 0;
+            take_tag(t, (enum tag)__builtin_ctz(left));
+            return 1;
         }
     }
-    if (!fits)
-        return -1;
-    t->left = fits;
-    t->tag[t->tags++] = c;
-    /* All end in the only '>' they have. */
-    if (c != '>')
-        return 0;
+    t->left = left;
+    *taken = i;
+    return i < n ? -1 : 0;
+}
+
+/* What had begun like a tag is text. */
+static void give_up_tag(struct toolparse *t)
+{
+    size_t held = t->tags;
+
     t->tags = 0;
-    take_tag(t, (enum tag)tag);
-    return 1;
+    if (held)
+        plain(t, tag_text[__builtin_ctz(t->left)], held);
 }
 
 static int failed(const struct toolparse *t)
@@ -429,7 +449,8 @@ static int failed(const struct toolparse *t)
 
 int toolparse_push(struct toolparse *t, const char *s, size_t n)
 {
-    size_t i = 0;
+    size_t i = 0, taken;
+    bool broken;
 
     while (i < n && !failed(t)) {
         const char *next;
@@ -444,29 +465,22 @@ int toolparse_push(struct toolparse *t, const char *s, size_t n)
                 break;
             i = (size_t)(next - s);
         }
-        if (grow_tag(t, s[i]) >= 0) {
-            i++;
+        broken = grow_tag(t, s + i, n - i, &taken) < 0;
+        i += taken;
+        if (!broken)
             continue;
-        }
-        if (t->tags) {
-            size_t held = t->tags;
-
-            /* s[i] may begin the next tag and is looked at again. */
-            t->tags = 0;
-            plain(t, t->tag, held);
-        } else {
+        /* s[i] may begin the next tag and is looked at again. */
+        if (t->tags)
+            give_up_tag(t);
+        else
             plain(t, s + i++, 1);
-        }
     }
     return failed(t);
 }
 
 int toolparse_end(struct toolparse *t, bool whole)
 {
-    size_t held = t->tags;
-
-    t->tags = 0;
-    plain(t, t->tag, held);
+    give_up_tag(t);
     if (t->state == IN_START)
         end_thoughts(t);
     else if (t->state == IN_CALL && whole)
@@ -492,6 +506,9 @@ int toolparse_open(struct toolparse **out, const struct toolparse_options *o, st
     t->o = *o;
     t->state = o->thinking ? IN_START : IN_TEXT;
     t->fresh = true;
+    for (int tag = 0; tag < TAGS; tag++)
+        for (int at = 0; tag_text[tag][at]; at++)
+            t->with[at][(uint8_t)tag_text[tag][at]] |= (uint8_t)(1 << tag);
     *out = t;
     return 0;
 }
