@@ -3,6 +3,7 @@
 #include "tests/serve.h"
 #include "tests/tap.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -255,6 +256,37 @@ static void test_leaving(const struct serving *s)
     }
 }
 
+/* Files in the folder, and whether to remove them. */
+static int files(const char *dir, bool clean)
+{
+    DIR *d = opendir(dir);
+    const struct dirent *f;
+    int n = 0;
+
+    while (d && (f = readdir(d)))
+        if (f->d_name[0] != '.') {
+            n++;
+            if (clean)
+                unlinkat(dirfd(d), f->d_name, 0);
+        }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* What the router taught is saved once nobody asks, and at the end. */
+static void test_saving(const struct serving *s, const char *state)
+{
+    bool good = answers(s, "/v1/chat/completions", HELLO "}", 200, "Hello!");
+
+    files(state, true);
+    for (int i = 0; i < 500 && !files(state, false); i++)
+        usleep(20000);
+    ok(good && files(state, true) == 1, "statistics are saved while nobody asks");
+    ok(answers(s, "/v1/chat/completions", HELLO ",\"cache_prompt\":false}", 200, "Hello!"),
+       "one more answer");
+}
+
 static void test_queue(const struct serving *s)
 {
     int fd[3], status;
@@ -308,15 +340,15 @@ static void test_keys(const char *model)
 int main(void)
 {
     const char *dir = getenv("srcdir");
-    char model[1024];
-    const char *const options[] = { "-m", model, "--port", "0", "--queue", "2", "--head-seconds",
-                                    "1", "--drain-seconds", "1", NULL };
+    char model[1024], state[] = "/tmp/t_serve.XXXXXX";
+    const char *const options[] = { "-m", model, "--state-dir", state, "--port", "0", "--queue",
+                                    "2", "--head-seconds", "1", "--drain-seconds", "1", NULL };
     struct serving s;
     double start;
     int fd;
 
     snprintf(model, sizeof(model), "%s/models/nano", dir ? dir : ".");
-    if (!serve_start(&s, options)) {
+    if (!mkdtemp(state) || !serve_start(&s, options)) {
         ok(false, "the server starts");
         return done();
     }
@@ -326,11 +358,13 @@ int main(void)
     test_billing(&s);
     test_leaving(&s);
     test_queue(&s);
+    test_saving(&s, state);
     fd = begin_endless(&s, true);
     wait_stats(&s, "\"running\":1");
     start = now();
     ok(serve_stop(&s) == 0 && now() - start < 5, "SIGTERM ends it in the middle of an answer");
     close(fd);
+    ok(files(state, true) == 1 && !rmdir(state), "and what it learned is saved");
     test_keys(model);
     test_log(model, "text", "laguna-offload: ", "\nlaguna-offload: state {");
     test_log(model, "json", "{\"event\":\"", "{\"event\":\"state\",\"state\":{");
