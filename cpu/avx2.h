@@ -20,6 +20,7 @@ enum {
     AVX2_AHEAD = 1024,          /* bytes of prefetch ahead in each of the eight rows */
     QUAD_AHEAD = 4096,          /* bytes of prefetch past the next four rows, where four */
     QUAD_SCALES = 1024,         /* are read at once; and past their scales */
+    AVX2_FEW = 4,               /* tokens: up to so many, avx2_few.c */
     AVX2_TOKENS = 64,           /* at most in one pass over the weights */
     AVX2_L2 = 256 << 10,        /* bytes of packed tokens that stay in L2 */
 };

@@ -12,7 +12,7 @@ noinst_LIBRARIES += cpu/libcpu_avx2.a
 cpu_libcpu_avx2_a_CFLAGS   = $(AM_CFLAGS) -mavx2 -mfma -mf16c
 cpu_libcpu_avx2_a_SOURCES  = cpu/avx2.h cpu/avx2_scales.h cpu/avx2_small.c
 cpu_libcpu_avx2_a_SOURCES += cpu/avx2_pack.h cpu/avx2_pack.c
-cpu_libcpu_avx2_a_SOURCES += cpu/avx2_quant.c
+cpu_libcpu_avx2_a_SOURCES += cpu/avx2_panel.h cpu/avx2_quant.c cpu/avx2_few.c
 cpu_libcpu_avx2_a_SOURCES += cpu/avx2_bf16.c
 cpu_libcpu_avx2_a_SOURCES += cpu/avx2_attend.c
 

@@ -9,14 +9,15 @@ extern const struct cpu_kernels cpu_table_ref, cpu_table_avx2, cpu_table_avx512,
     cpu_table_avx512vnni, cpu_table_avx512bf16;
 
 /* Two groups of 32 columns of a token under ACT_INT8: x is about q * scale.  Even and odd
- * columns lie apart, as the low and high nibbles of weights do.  sum holds the sums of q
- * over the columns whose number mod 8 is below 4, and over the others: what a zero point
- * multiplies, for the two halves of a 32-bit lane.  A second group past the last column is
- * all 0. */
+ * columns lie apart, as the low and high nibbles of weights do.  minus8 holds -8 times two
+ * sums of q, over the columns whose number mod 8 is below 4 and over the others: what a zero
+ * point of 8 adds to the two halves of a 32-bit lane.  It and the scale are there once for
+ * each of four lanes, so that both groups are one load.  A second group past the last column
+ * is all 0. */
 struct act8 {
     int8_t even[2][16], odd[2][16];
-    float scale[2];
-    int16_t sum[2][2];
+    float scale[2][4];
+    int16_t minus8[2][8];
 };
 
 /* A group whose largest |x| is below this has zeros: its scale would be denormal. */
