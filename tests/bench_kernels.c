@@ -22,6 +22,7 @@ struct work {
     const struct cpu_kernels *k;        /* NULL: read the bytes and do nothing */
     enum wformat format;
     int tokens, threads;
+    bool zero;                          /* with zero points, int4 */
 };
 
 struct kernels {
@@ -38,17 +39,19 @@ struct kernels {
 
 static const char *const format_name[W_FORMATS] = { "bf16", "int8", "int4", "mxfp4" };
 
-static size_t expert_bytes(enum wformat f)
+static size_t expert_bytes(const struct work *w)
 {
     static const int bits[W_FORMATS] = { 256 * 2, 8 * 32 + 16, 4 * 32 + 16, 4 * 32 + 8 };
 
-    return (size_t)3 * HIDDEN * INNER / 32 * (size_t)bits[f] / 8;
+    return (size_t)3 * HIDDEN * INNER / 32 * (size_t)(bits[w->format] + (w->zero ? 4 : 0)) / 8;
 }
 
-/* Matrix 0 gate, 1 up, 2 down of an expert; the three weights lie before the scales. */
-static struct matrix expert_matrix(const uint8_t *expert, enum wformat f, int which)
+/* Matrix 0 gate, 1 up, 2 down of an expert; the three weights lie before the scales, those
+ * before the zero points. */
+static struct matrix expert_matrix(const uint8_t *expert, const struct work *w, int which)
 {
     static const int bits[W_FORMATS] = { 16, 8, 4, 4 };
+    enum wformat f = w->format;
     size_t weights = (size_t)HIDDEN * INNER * (size_t)bits[f] / 8;
     size_t scales = f == W_BF16 ? 0 : (size_t)HIDDEN * INNER / 32 * (f == W_MXFP4 ? 1 : 2);
     struct matrix m = { f, which < 2 ? INNER : HIDDEN, which < 2 ? HIDDEN : INNER,
@@ -56,6 +59,8 @@ static struct matrix expert_matrix(const uint8_t *expert, enum wformat f, int wh
 
     if (scales)
         m.scale = expert + 3 * weights + (size_t)which * scales;
+    if (w->zero)
+        m.zero = expert + 3 * (weights + scales) + (size_t)which * (scales / 4);
     return m;
 }
 
@@ -65,12 +70,12 @@ static void run_expert(const struct kernels *b, const uint8_t *expert, int worke
     size_t from, to;
 
     if (!w->k) {
-        pool_share(expert_bytes(w->format), 4096, worker, workers, &from, &to);
+        pool_share(expert_bytes(w), 4096, worker, workers, &from, &to);
         bench_read(expert + from, to - from);
         return;
     }
     for (int i = 0; i < 3; i++) {
-        struct matrix m = expert_matrix(expert, w->format, i);
+        struct matrix m = expert_matrix(expert, w, i);
         size_t stride = w->k->pack_bytes[w->k->act[w->format]](m.cols);
 
         pool_share((size_t)m.rows, 16, worker, workers, &from, &to);
@@ -84,8 +89,7 @@ static void run_share(void *arg, int worker, int workers)
     const struct kernels *b = arg;
 
     for (int i = 0; i < PICKS; i++)
-        run_expert(b, b->memory + (size_t)b->pick[i] * expert_bytes(b->work.format), worker,
-                   workers);
+        run_expert(b, b->memory + (size_t)b->pick[i] * expert_bytes(&b->work), worker, workers);
 }
 
 /* Seconds for PICKS experts that were not used lately. */
@@ -93,7 +97,7 @@ static double sample(struct kernels *b, struct work w)
 {
     for (int i = 0; i < PICKS; i++) {
         b->rng = b->rng * 1664525 + 1013904223;
-        b->pick[i] = (int)((b->rng >> 8) % (BENCH_MEMORY / expert_bytes(w.format)));
+        b->pick[i] = (int)((b->rng >> 8) % (BENCH_MEMORY / expert_bytes(&w)));
     }
     b->work = w;
     return bench_run(b->bench, w.threads, run_share, b).used;
@@ -146,7 +150,7 @@ static void pairs_row(struct kernels *b, const char *name, const char *unit,
 /* `work` against another kind of work over the same bytes, in GB/s. */
 static void sample_pair(struct kernels *b, struct pairs *p, struct work work, struct work limit)
 {
-    double bytes = (double)expert_bytes(work.format) * PICKS * 1e-9;
+    double bytes = (double)expert_bytes(&work) * PICKS * 1e-9;
     double before = sample(b, limit), t = sample(b, work), after = sample(b, limit);
 
     pairs_add(p, bytes / t, bytes / before, bytes / after);
@@ -160,15 +164,16 @@ static double work_gflop(const struct work *w)
 /* One token against the read loop. */
 static void bench_one(struct kernels *b, struct work one, double bar)
 {
-    struct work read = { NULL, one.format, 0, one.threads };
+    struct work read = { NULL, one.format, 0, one.threads, one.zero };
     struct pairs p = { 0 };
     char name[64];
 
     for (int i = 0; i < b->rounds; i++)
         sample_pair(b, &p, one, read);
     pairs_settle(&p);
-    snprintf(name, sizeof(name), "%s %s, 1 token, %d thread%s", one.k->name,
-             format_name[one.format], one.threads, one.threads > 1 ? "s" : "");
+    snprintf(name, sizeof(name), "%s %s%s, 1 token, %d thread%s", one.k->name,
+             format_name[one.format], one.zero ? " zero points" : "", one.threads,
+             one.threads > 1 ? "s" : "");
     pairs_row(b, name, "GB/s", &p, bar);
 }
 
@@ -198,7 +203,7 @@ static void bench_many(struct kernels *b, struct work many, enum dot dot, double
  * has the limit that is nearer to its bar. */
 static void bench_few(struct kernels *b, struct work few, enum dot dot, double bar)
 {
-    struct work one = { few.k, few.format, 1, few.threads };
+    struct work one = { few.k, few.format, 1, few.threads, few.zero };
     struct pairs bytes = { 0 }, dots = { 0 };
     double dot_bar = 0.45;
     char name[64];
@@ -228,13 +233,17 @@ static void bench_isa(struct kernels *b, enum cpu_isa isa)
 
         pack_all(b, k, k->act[f]);
         for (int t = 0; (t = bench_threads_after(b->bench, t));)
-            bench_one(b, (struct work){ k, f, 1, t }, !one || t > 2 ? 0 : t == 2 ? 0.95 : one);
+            bench_one(b, (struct work){ k, f, 1, t, false },
+                      !one || t > 2 ? 0 : t == 2 ? 0.95 : one);
+        if (f == W_INT4)
+            bench_one(b, (struct work){ k, f, 1, 1, true }, 0);
         if (f == W_INT4 || f == W_MXFP4) {
-            bench_few(b, (struct work){ k, f, 2, 1 }, dot, 0.90);
-            bench_few(b, (struct work){ k, f, 4, 1 }, dot, 0.75);
+            bench_few(b, (struct work){ k, f, 2, 1, false }, dot, 0.90);
+            bench_few(b, (struct work){ k, f, 4, 1, false }, dot, 0.75);
         }
-        bench_many(b, (struct work){ k, f, 20, 1 }, dot, barred && f == W_INT4 ? 0.45 : 0);
-        bench_many(b, (struct work){ k, f, TOKENS, 1 }, dot, barred && f == W_INT4 ? 0.60 : 0);
+        bench_many(b, (struct work){ k, f, 20, 1, false }, dot, barred && f == W_INT4 ? 0.45 : 0);
+        bench_many(b, (struct work){ k, f, TOKENS, 1, false }, dot,
+                   barred && f == W_INT4 ? 0.60 : 0);
     }
 }
 

@@ -13,6 +13,8 @@ enum { TOKENS_MAX = 70, COLS_MAX = 4096, ROWS_MAX = 70, PAD = 5 };
 /* One random case: a matrix and tokens, and where their bytes lie. */
 struct mul_case {
     struct matrix m;
+    enum act act;
+    mul_fn mul;
     int n, row0, row1;
     struct guarded weight, scale, zero, packed, y;
     size_t x_stride, y_stride;
@@ -136,16 +138,18 @@ static void choose_shape(struct mul_case *c, uint64_t *rng, enum wformat format)
         c->scale_kind = S_NORMAL;
 }
 
+/* Exact: BF16 by mul_exact. */
 static void case_open(struct mul_case *c, const struct cpu_kernels *k, uint64_t *rng,
-                      enum wformat format)
+                      enum wformat format, bool exact)
 {
     static const int bits[W_FORMATS] = { 16, 8, 4, 4 };
-    enum act act = k->act[format];
     size_t elements, scales, words = 0;
     int hot;
 
     memset(c, 0, sizeof(*c));
     choose_shape(c, rng, format);
+    c->act = exact ? ACT_F32 : k->act[format];
+    c->mul = exact ? k->mul_exact : k->mul[format];
     elements = (size_t)c->m.rows * (size_t)c->m.cols;
     scales = c->m.group ? (size_t)c->m.rows * (size_t)(c->m.cols / c->m.group) : 0;
     if ((format == W_INT4 || format == W_INT8) && rng_below(rng, 2))
@@ -161,11 +165,11 @@ static void case_open(struct mul_case *c, const struct cpu_kernels *k, uint64_t 
     hot = rng_below(rng, c->m.cols);
     for (int i = 0; i < c->n * c->m.cols; i++)
         c->x[i] = activation(rng, c->x_kind, i % c->m.cols, hot);
-    c->x_stride = k->pack_bytes[act](c->m.cols) + ACT_ALIGN * (size_t)rng_below(rng, 3);
+    c->x_stride = k->pack_bytes[c->act](c->m.cols) + ACT_ALIGN * (size_t)rng_below(rng, 3);
     guarded_open(&c->packed, c->x_stride * (size_t)c->n, 0, 0);
     for (int t = 0; t < c->n; t++)
-        k->pack[act](c->packed.at + (size_t)t * c->x_stride, c->x + (size_t)(t * c->m.cols),
-                     c->m.cols);
+        k->pack[c->act](c->packed.at + (size_t)t * c->x_stride, c->x + (size_t)(t * c->m.cols),
+                        c->m.cols);
     c->y_stride = (size_t)c->m.rows + PAD;
     guarded_open(&c->y, c->y_stride * (size_t)c->n * sizeof(float), 0, 0xa5);
 }
@@ -227,7 +231,7 @@ static void check_numbers(const struct mul_case *c, const struct checkasm *k, st
 {
     static double w[COLS_MAX], x[TOKENS_MAX][COLS_MAX], error[TOKENS_MAX][COLS_MAX];
     static float reference[TOKENS_MAX][ROWS_MAX];
-    enum act act = k->k->act[c->m.format];
+    enum act act = c->act;
     size_t cols = (size_t)c->m.cols;
 
     for (int t = 0; t < c->n; t++)
@@ -277,39 +281,41 @@ static void check_bits(const struct mul_case *c, const struct checkasm *k, uint6
         int end = r + 1 + rng_below(rng, c->row1 - r);
         const float *all = (const float *)(const void *)c->y.at + (size_t)t * c->y_stride;
 
-        k->k->mul[c->m.format](y, ROWS_MAX, &c->m, c->packed.at + (size_t)t * c->x_stride,
-                               c->x_stride, 1, r, end);
+        c->mul(y, ROWS_MAX, &c->m, c->packed.at + (size_t)t * c->x_stride, c->x_stride, 1, r, end);
         for (; r < end; r++)
             if (y[r] != all[r] && sum->bits++ < 8)
                 describe(c, k, t, r, "alone", (double)y[r], (double)all[r], 0);
     }
 }
 
+static void check_product(const struct checkasm *k, enum wformat format, bool exact)
+{
+    const char *name = exact ? "bf16, exact" : format_name(format);
+    const char *mode = k->flush ? ", denormals off" : "";
+    uint64_t rng = k->seed + (uint64_t)format + (exact ? W_FORMATS : 0);
+    struct tally sum = { 0 };
+
+    for (int i = 0; i < k->cases; i++) {
+        struct mul_case c;
+
+        case_open(&c, k->k, &rng, format, exact);
+        c.mul((float *)(void *)c.y.at, c.y_stride, &c.m, c.packed.at, c.x_stride, c.n, c.row0,
+              c.row1);
+        check_bytes(&c, k, &sum);
+        check_numbers(&c, k, &sum);
+        check_bits(&c, k, &rng, &sum);
+        case_close(&c);
+    }
+    verdict(!sum.numbers, "%s %s: the sums, worst %.1e%s", k->k->name, name, sum.worst, mode);
+    verdict(!sum.distance, "%s %s: near the reference%s", k->k->name, name, mode);
+    verdict(!sum.bytes, "%s %s: writes what it should%s", k->k->name, name, mode);
+    verdict(!sum.bits, "%s %s: a token alone, and part of the rows, same bits%s", k->k->name, name,
+            mode);
+}
+
 void check_mul(const struct checkasm *k)
 {
-    for (int f = 0; f < W_FORMATS; f++) {
-        uint64_t rng = k->seed + (uint64_t)f;
-        struct tally sum = { 0 };
-        const char *mode = k->flush ? ", denormals off" : "";
-
-        for (int i = 0; i < k->cases; i++) {
-            struct mul_case c;
-
-            case_open(&c, k->k, &rng, (enum wformat)f);
-            k->k->mul[f]((float *)(void *)c.y.at, c.y_stride, &c.m, c.packed.at, c.x_stride, c.n,
-                         c.row0, c.row1);
-            check_bytes(&c, k, &sum);
-            check_numbers(&c, k, &sum);
-            check_bits(&c, k, &rng, &sum);
-            case_close(&c);
-        }
-        verdict(!sum.numbers, "%s %s: the sums, worst %.1e%s", k->k->name,
-           format_name((enum wformat)f), sum.worst, mode);
-        verdict(!sum.distance, "%s %s: near the reference%s", k->k->name,
-           format_name((enum wformat)f), mode);
-        verdict(!sum.bytes, "%s %s: writes what it should%s", k->k->name,
-           format_name((enum wformat)f), mode);
-        verdict(!sum.bits, "%s %s: a token alone, and part of the rows, same bits%s", k->k->name,
-           format_name((enum wformat)f), mode);
-    }
+    for (enum wformat f = 0; f < W_FORMATS; f++)
+        check_product(k, f, false);
+    check_product(k, W_BF16, true);
 }
