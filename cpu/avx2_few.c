@@ -9,7 +9,10 @@
 #include "cpu/avx2_panel.h"
 #include "cpu/avx2_scales.h"
 
-enum { BLOCK = 8 };             /* groups of 32 columns: 128 bytes of a row */
+enum {
+    BLOCK = 8,                  /* groups of 32 columns: 128 bytes of a row */
+    AHEAD = 1024,               /* bytes of prefetch past the next four rows */
+};
 
 INLINE __m256i load_twice(const uint8_t *p)
 {
@@ -123,7 +126,7 @@ INLINE void block(__m256 *sum, const struct rows8 *weight, const struct rows8 *s
     size_t scale_at = format == W_MXFP4 ? g : 2 * g;
     __m256 scale[BLOCK / 2];
 
-    quad_prefetch(weight->at, weight->stride, g * 16, QUAD_AHEAD, 8, false);
+    quad_prefetch(weight->at, weight->stride, g * 16, AHEAD, 8, false);
     quad_prefetch(scales->at, scales->stride, scale_at, QUAD_SCALES, 1, false);
     if (format == W_MXFP4)
         block_e8m0(scale, scales->at + scale_at, scales->stride);
@@ -142,7 +145,7 @@ INLINE void rest(__m256 *sum, const struct panel *p, const uint8_t *rows, const 
     size_t left = all - g;
     __m256 scale[2];
 
-    quad_prefetch(rows, p->weight.stride, g * 16, QUAD_AHEAD, 4, false);
+    quad_prefetch(rows, p->weight.stride, g * 16, AHEAD, 4, false);
     quad_scales(scale, scales, p->scale.stride, g, p->groups, left, format, false, false);
     x += g / 2 * sizeof(struct act8);
     for (size_t i = 0; i < 2 && 2 * i < left; i++, x += sizeof(struct act8)) {
