@@ -52,16 +52,27 @@ size_t gpu_layer_bytes(const struct layer_weights *w)
            gpu_matrix_bytes(&w->router) + floats * sizeof(float) + 5 * GPU_PART_ALIGN;
 }
 
-/* Where copies go: memory from `at` on, by way of the copy stream. */
+/* Where copies go: memory from `at` on, by way of the copy stream.  What is adjacent on both sides
+ * is one copy. */
 struct target {
     struct gpu *g;
     uint8_t *at, *end;
     bool full;                          /* something did not fit */
+    uint8_t *to;                        /* the copy that grows, of n bytes */
+    const uint8_t *from;
+    size_t n;
 };
+
+static void flush(struct target *t)
+{
+    if (t->n)
+        TRY(t->g, cudaMemcpyAsync(t->to, t->from, t->n, cudaMemcpyHostToDevice, t->g->copy));
+    t->n = 0;
+}
 
 static void *put(struct target *t, const void *from, size_t n)
 {
-    void *to = t->at;
+    uint8_t *to = t->at;
 
     if (!n)
         return NULL;
@@ -69,7 +80,12 @@ static void *put(struct target *t, const void *from, size_t n)
         t->full = true;
         return NULL;
     }
-    TRY(t->g, cudaMemcpyAsync(to, from, n, cudaMemcpyHostToDevice, t->g->copy));
+    if (!t->n || t->from + t->n != from || t->to + t->n != to) {
+        flush(t);
+        t->to = to;
+        t->from = (const uint8_t *)from;
+    }
+    t->n += n;
     t->at += align_up(n, GPU_PART_ALIGN);
     return to;
 }
@@ -84,16 +100,46 @@ static void put_matrix(struct target *t, struct matrix *to, const struct matrix 
     to->zero = put(t, m->zero, b.zero);
 }
 
+/* A part of an expert: where it comes from, and who wants to know where it went. */
+struct piece {
+    const void *from, **to;
+    size_t n;
+};
+
+static int add_pieces(struct piece *p, struct matrix *to, const struct matrix *m)
+{
+    struct part_bytes b = parts_of(m);
+
+    *to = *m;
+    p[0] = { m->weight, &to->weight, b.weight };
+    p[1] = { m->scale, &to->scale, b.scale };
+    p[2] = { m->zero, &to->zero, b.zero };
+    return 3;
+}
+
+/* In the order of their addresses: an expert's parts are neighbours in the file, and six copies
+ * become two or one. */
 static void put_ffn(struct target *t, struct ffn *to, const struct ffn *f)
 {
-    put_matrix(t, &to->gate, &f->gate);
-    put_matrix(t, &to->up, &f->up);
-    put_matrix(t, &to->down, &f->down);
+    struct piece p[9];
+    int n = add_pieces(p, &to->gate, &f->gate);
+
+    n += add_pieces(p + n, &to->up, &f->up);
+    n += add_pieces(p + n, &to->down, &f->down);
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && (uintptr_t)p[j].from < (uintptr_t)p[j - 1].from; j--) {
+            struct piece swap = p[j];
+
+            p[j] = p[j - 1];
+            p[j - 1] = swap;
+        }
+    for (int i = 0; i < n; i++)
+        *p[i].to = put(t, p[i].from, p[i].n);
 }
 
 static struct target dense_target(struct gpu *g)
 {
-    struct target t = { g, g->arena + g->dense_at, g->arena + g->dense_end, false };
+    struct target t = { g, g->arena + g->dense_at, g->arena + g->dense_end };
 
     return t;
 }
@@ -102,6 +148,7 @@ static int finish(struct target *t, const char *what, struct err *e)
 {
     struct gpu *g = t->g;
 
+    flush(t);
     TRY(g, cudaStreamSynchronize(g->copy));
     if (t->full)
         return fail(e, -ENOMEM, "%s: no room in the %zu MB that were planned for dense weights",
@@ -150,10 +197,11 @@ int gpu_set_ends(struct gpu *g, const struct gpu_ends *w, struct err *e)
 
 struct matrix gpu_place_matrix(struct gpu *g, uint8_t *at, const struct matrix *m)
 {
-    struct target t = { g, at, at + gpu_matrix_bytes(m), false };
+    struct target t = { g, at, at + gpu_matrix_bytes(m) };
     struct matrix d;
 
     put_matrix(&t, &d, m);
+    flush(&t);
     TRY(g, cudaStreamSynchronize(g->copy));
     return d;
 }
@@ -161,7 +209,7 @@ struct matrix gpu_place_matrix(struct gpu *g, uint8_t *at, const struct matrix *
 int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
 {
     size_t each = align_up(g->c.slot_bytes, GPU_PART_ALIGN);
-    struct target t = { g, g->slots + slot * each, g->slots + (slot + 1) * each, false };
+    struct target t = { g, g->slots + slot * each, g->slots + (slot + 1) * each };
 
     if (gpu_ffn_bytes(&x->ffn) > g->c.slot_bytes)
         return fail(e, -E2BIG, "layer %d expert %d: %zu bytes do not fit a slot of %zu", x->layer,
@@ -169,6 +217,7 @@ int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e
     gpu_sync_table(g);
     TRY(g, cudaStreamWaitEvent(g->copy, g->table_used, 0));
     put_ffn(&t, &g->slot_ffn[slot], &x->ffn);
+    flush(&t);
     TRY(g, cudaEventRecord(g->slot_done[slot], g->copy));
     g->slot_waited[slot] = false;
     return gpu_check(g, e);

@@ -2,6 +2,7 @@
  * for experts that are seated, pass through, or stay on the CPU. */
 #include "src/engine_internal.h"
 #include "src/feed.h"
+#include "src/machine.h"
 #include "src/options.h"
 #include "src/vram.h"
 
@@ -11,6 +12,9 @@
 enum { LEAST_MAJOR = 8 };       /* compute capability of the kernels */
 
 static const size_t REFERENCE_BYTES = (size_t)1 << 30;
+
+/* Bytes a second, until something is measured. */
+static const double GUESSED_H2D = 12e9, GUESSED_RAM = 40e9;
 
 /* The plain C that stands for a GPU in builds without CUDA, for tests: what it "has" is RAM. */
 static int choose_reference(struct engine *g, struct err *e)
@@ -96,15 +100,27 @@ static int open_feed(struct engine *g, struct err *e)
     return p->vram_staging ? feed_open(&g->feed, &c, e) : 0;
 }
 
-static int open_vram(struct engine *g, const struct options *o, struct err *e)
+/* Bytes a second across PCIe: as kept, as measured now, or a guess. */
+static double find_h2d(struct engine *g, const struct options *o)
+{
+    struct gpu_speeds speeds;
+    struct machine m;
+    struct err e;
+
+    if (!machine_find(&m, NULL, g->log, &e) &&
+        machine_load(&m, o->cache_dir, g->model->checkpoint, g->log) &&
+        m.gpu[g->device].h2d_gbps > 0)
+        return m.gpu[g->device].h2d_gbps * 1e9;
+    return gpu_measure(g->device, &speeds, &e) ? GUESSED_H2D : speeds.h2d_gbps * 1e9;
+}
+
+static int open_vram(struct engine *g, const struct options *o, double h2d, struct err *e)
 {
     const struct placement *p = &g->placement;
     struct vram_config c = { .model = g->model, .gpu = g->gpu, .experts = g->experts,
                              .slots = p->vram_slots, .fixed = o->deterministic,
                              .exclusive = !p->copies,
-                             .h2d_bytes_per_second = (double)p->vram_slot_bytes /
-                                                     g->split.upload_seconds,
-                             .log = g->log };
+                             .h2d_bytes_per_second = h2d, .log = g->log };
 
     return vram_open(&g->vram, &c, e);
 }
@@ -113,6 +129,7 @@ int engine_gpu_ready(struct engine *g, const struct options *o, struct err *e)
 {
     const struct shape *s = &g->model->shape;
     struct runner *f = &g->runner;
+    double h2d = find_h2d(g, o);
     int rc;
 
     g->normed = calloc((size_t)SPLIT_TOKENS * (size_t)s->hidden, sizeof(*g->normed));
@@ -123,22 +140,19 @@ int engine_gpu_ready(struct engine *g, const struct options *o, struct err *e)
     f->feed = g->feed;
     f->split = &g->split;
     f->normed = g->normed;
-    f->pool = g->pool;
     f->step_tokens = 1;
-    if (!rc && s->sparse_layers && !o->deterministic)
-        rc = split_measure(&g->split, f, e);
-    else
+    if (o->deterministic)
         split_fix(&g->split);
+    else
+        split_guess(&g->split, (double)g->placement.vram_slot_bytes, h2d, GUESSED_RAM);
     if (!rc)
-        rc = open_vram(g, o, e);
+        rc = open_vram(g, o, h2d, e);
     f->vram = g->vram;
     if (!rc && o->deterministic)
         rc = vram_fill(g->vram, e);
     if (!rc)
-        info(g->log, "GPU %d, %s: seats for %d experts, %d pass through; an expert takes %.0f us "
-             "across PCIe, %.0f us on the CPU", g->device, g->gpu_facts.name,
-             g->placement.vram_slots, g->placement.vram_staging, 1e6 * g->split.upload_seconds,
-             1e6 * (g->split.expert_seconds + g->split.token_seconds));
+        info(g->log, "GPU %d, %s: seats for %d experts, %d pass through, PCIe %.1f GB/s", g->device,
+             g->gpu_facts.name, g->placement.vram_slots, g->placement.vram_staging, h2d * 1e-9);
     return rc;
 }
 

@@ -31,7 +31,7 @@ struct experts_config {
 };
 
 /* Loans: the first ones are those of vram.c, the others of feed.c. */
-enum { EXPERTS_ALL = -1, VRAM_LOANS = 16, FEED_LOAN = VRAM_LOANS, FEED_LOANS = 64,
+enum { EXPERTS_ALL = -1, VRAM_LOANS = 16, FEED_LOAN = VRAM_LOANS, FEED_LOANS = 96,
        EXPERT_LOANS = VRAM_LOANS + FEED_LOANS };
 
 /* Where the experts of all requests lay when they were needed, counted once a layer and

@@ -7,7 +7,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { ASKED_MOST = 4 * MAX_EXPERTS };          /* of a ring of items: two layers and more */
+/* Of a ring of items: two layers and more.  A quarter of the slots is computed, while the others
+ * are copied into: with halves either side waited for the other. */
+enum { ASKED_MOST = 4 * MAX_EXPERTS, GROUPS = 4 };
 
 struct item {
     int layer;
@@ -48,12 +50,7 @@ void feed_close(struct feed *f)
 
 int feed_group(const struct feed *f)
 {
-    return (f->c.slots + 1) / 2;
-}
-
-int feed_first_slot(const struct feed *f)
-{
-    return f->c.first_slot;
+    return f->c.slots < GROUPS ? 1 : f->c.slots / GROUPS;
 }
 
 static struct item *item_at(struct feed *f, uint64_t i)
@@ -126,24 +123,29 @@ static int fill(struct feed *f, uint64_t i, struct err *e)
     return rc ? rc : 1;
 }
 
-int feed_pump(struct feed *f, struct err *e)
+/* Ask for as many as there are slots and loans. */
+static void lend(struct feed *f)
 {
     uint64_t slots = (uint64_t)f->c.slots;
-    int rc = 1;
 
-    while (f->copied < f->filled && gpu_slot_ready(f->c.gpu, slot_of(f, f->copied)))
-        experts_return(f->c.experts, loan_of(f, f->copied++));
-    while (f->filled < f->lent && (rc = fill(f, f->filled, e)) > 0)
-        f->filled++;
-    if (rc < 0)
-        return rc;
     while (f->lent < f->asked && f->lent - f->released < slots && f->lent - f->copied < slots) {
         const struct item *x = item_at(f, f->lent);
         const struct wanted w = { x->layer, x->id, true };
 
         experts_lend(f->c.experts, loan_of(f, f->lent++), &w);
     }
-    return 0;
+}
+
+int feed_pump(struct feed *f, struct err *e)
+{
+    int rc = 1;
+
+    while (f->copied < f->filled && gpu_slot_ready(f->c.gpu, slot_of(f, f->copied)))
+        experts_return(f->c.experts, loan_of(f, f->copied++));
+    lend(f);
+    while (f->filled < f->lent && (rc = fill(f, f->filled, e)) > 0)
+        f->filled++;
+    return rc < 0 ? rc : 0;
 }
 
 int feed_seat(struct feed *f, struct err *e)

@@ -21,7 +21,6 @@ void feed_close(struct feed *f);
 
 /* Experts to seat before feed_release(), so that the others' copies go on meanwhile. */
 int  feed_group(const struct feed *f);
-int  feed_first_slot(const struct feed *f);
 
 /* What a layer wants, ascending.  What was expected and is not wanted is passed over. */
 void feed_want(struct feed *f, int layer, const uint16_t *id, int n);

@@ -17,7 +17,6 @@ struct runner {
     float *normed;                      /* [batch][hidden], what the CPU gets of a batch */
     bool stepped;                       /* the last batch was a step */
     double step_seconds;                /* the last step took */
-    struct pool *pool;
     /* Where asked for, the router's choices: [sparse layers][batch][topk].  Else NULL. */
     uint16_t *route_id;
     float *route_weight;

@@ -30,6 +30,21 @@ static void route_of(const struct gpu_share *s, int topk, struct route *r)
     }
 }
 
+/* Experts on the CPU, and what that teaches where the drive had no part in it. */
+static int run_here(struct runner *f, int layer, const struct route *r, const struct chosen *c,
+                    struct err *e)
+{
+    uint64_t read = experts_counts(f->experts).nvme;
+    double start = clock_now();
+    int pairs = 0, rc = waves_run(f, layer, r, c, NULL, e);
+
+    for (int i = 0; i < c->n; i++)
+        pairs += c->tokens[i];
+    if (!rc && experts_counts(f->experts).nvme == read)
+        split_learn(f->split, c->n, pairs, clock_now() - start);
+    return rc;
+}
+
 static int compute_share(struct runner *f, const struct gpu_share *s, struct err *e)
 {
     const struct shape *shape = &f->model->shape;
@@ -42,7 +57,7 @@ static int compute_share(struct runner *f, const struct gpu_share *s, struct err
     route_of(s, shape->topk, &r);
     chosen_collect(&c, &r, shape->experts);
     cpu_begin_routed(f->cpu, s->h, s->tokens);
-    rc = waves_run(f, s->layer, &r, &c, NULL, e);
+    rc = run_here(f, s->layer, &r, &c, e);
     if (!rc)
         memcpy(s->partial, cpu_routed(f->cpu),
                (size_t)s->tokens * (size_t)shape->hidden * sizeof(float));
@@ -174,9 +189,11 @@ static int run_seated(struct runner *f, const struct routed *x, struct err *e)
         n = passing = 0;
     }
     gpu_experts(f->gpu, id, n);
-    if (passing)
-        feed_release(f->feed);
-    return 0;
+    if (!passing)
+        return 0;
+    /* The next layer's copies begin now, while its attention runs. */
+    feed_release(f->feed);
+    return feed_pump(f->feed, e);
 }
 
 static int run_routed(struct runner *f, int layer, const struct route *r, struct err *e)
@@ -196,7 +213,7 @@ static int run_routed(struct runner *f, int layer, const struct route *r, struct
         if (!rc)
             cpu_begin_routed(f->cpu, f->normed, r->tokens);
         if (!rc)
-            rc = waves_run(f, layer, r, &here, NULL, e);
+            rc = run_here(f, layer, r, &here, e);
     }
     if (!rc)
         rc = run_seated(f, &x, e);

@@ -12,7 +12,7 @@ struct options;
 
 enum {
     STAGING_BYTES = 64 << 20,   /* in RAM at most, for slots that no budget pays for */
-    VRAM_STAGING = 64,          /* slots: two groups of experts on their way */
+    VRAM_STAGING = 96,          /* slots: what PCIe brings while a layer's attention runs */
     VRAM_STAGING_LEAST = 2,
     GPU_BATCH_LEAST = 512,
     GPU_BATCH_MOST = 8192,

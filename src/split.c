@@ -1,101 +1,38 @@
-/* Who computes an expert that VRAM has not: a comparison of two times. */
+/* Who computes an expert that VRAM has not: a comparison of two times, both measured while the
+ * program works. */
 #include "src/split.h"
-#include "src/feed.h"
-#include "cpu/pool.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 
-enum { TIMES = 3, MANY_TOKENS = 33 };
+static const double WEIGHT = 0.05;      /* of the latest measurement */
+
+void split_guess(struct split *s, double expert_bytes, double h2d, double ram)
+{
+    *s = (struct split){ .upload_seconds = expert_bytes / h2d,
+                         .expert_seconds = expert_bytes / ram };
+}
 
 void split_fix(struct split *s)
 {
     /* An expert of eight tokens and more crosses PCIe. */
-    *s = (struct split){ .upload_seconds = 1, .expert_seconds = 0.125, .token_seconds = 0.125 };
+    *s = (struct split){ .upload_seconds = 1, .token_seconds = 0.125, .fixed = true };
 }
 
-/* Seconds that `n` tokens of one expert take on the CPU. */
-static double time_cpu(struct runner *f, const struct expert *x, const float *h, int n)
+/* With a token or two the bytes decide, with many the products: each call teaches the one that
+ * it says more about. */
+void split_learn(struct split *s, int experts, int pairs, double seconds)
 {
-    const struct shape *s = &f->model->shape;
-    uint16_t id[MANY_TOKENS];
-    float weight[MANY_TOKENS];
-    struct route r = { n, 1, id, weight };
-    double start;
+    double token = s->token_seconds, expert = s->expert_seconds;
 
-    for (int i = 0; i < n; i++) {
-        id[i] = (uint16_t)x->id;
-        weight[i] = 1.0f / (float)s->topk;
+    if (s->fixed || experts < 1)
+        return;
+    if (pairs < 4 * experts) {
+        expert = fmax((seconds - pairs * token) / experts, 0);
+        s->expert_seconds += WEIGHT * (expert - s->expert_seconds);
+    } else {
+        token = fmax((seconds - experts * expert) / pairs, 0);
+        s->token_seconds += WEIGHT * (token - s->token_seconds);
     }
-    start = clock_now();
-    cpu_begin_routed(f->cpu, h, n);
-    cpu_wave_begin(f->cpu, &r, id, 1);
-    cpu_wave_add(f->cpu, &x, 1);
-    cpu_wave_end(f->cpu);
-    return clock_now() - start;
-}
-
-static double time_upload(struct runner *f, const struct expert *x, int slot, struct err *e)
-{
-    double start = clock_now();
-
-    if (gpu_fill_slot(f->gpu, slot, x, e) || gpu_wait(f->gpu, e))
-        return INFINITY;
-    return clock_now() - start;
-}
-
-/* The expert's bytes are here: the best of some times, since the first finds all cold. */
-static void measure(struct split *s, struct runner *f, const struct expert *x, const float *h)
-{
-    int many = f->batch < MANY_TOKENS ? f->batch : MANY_TOKENS;
-    double one = INFINITY, all = INFINITY;
-    struct err e;
-
-    s->upload_seconds = INFINITY;
-    for (int i = 0; i < TIMES; i++) {
-        one = fmin(one, time_cpu(f, x, h, 1));
-        all = fmin(all, time_cpu(f, x, h, many));
-        if (f->feed)
-            s->upload_seconds = fmin(s->upload_seconds,
-                                     time_upload(f, x, feed_first_slot(f->feed), &e));
-    }
-    s->token_seconds = many > 1 ? fmax((all - one) / (many - 1), 0) : one;
-    s->expert_seconds = fmax(one - s->token_seconds, 0);
-}
-
-static int first_sparse(const struct shape *s)
-{
-    int i = 0;
-
-    while (s->layer[i].dense)
-        i++;
-    return i;
-}
-
-int split_measure(struct split *s, struct runner *f, struct err *e)
-{
-    const struct shape *shape = &f->model->shape;
-    float *h = calloc((size_t)MANY_TOKENS * (size_t)shape->hidden, sizeof(*h));
-    const struct expert *const *x;
-    uint16_t id = 0;
-    int rc;
-
-    if (!h)
-        return fail(e, -ENOMEM, "out of memory");
-    for (int i = 0; i < MANY_TOKENS * shape->hidden; i++)
-        h[i] = (float)(i % 7 - 3);
-    pool_begin(f->pool);
-    experts_request(f->experts, first_sparse(shape), &id, 1);
-    rc = experts_next(f->experts, &x, e);
-    if (rc > 0) {
-        measure(s, f, x[0], h);
-        experts_release(f->experts);
-    }
-    experts_finish(f->experts);
-    pool_end(f->pool);
-    free(h);
-    return rc < 0 ? rc : 0;
 }
 
 /* Positions of the absent experts, fewest tokens first. */
