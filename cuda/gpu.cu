@@ -273,7 +273,7 @@ static void take_mapped(struct gpu *g)
     TRY(g, cudaHostAlloc((void **)&g->mapped, l.used, cudaHostAllocMapped));
     g->staging_bytes = batch * (hidden + 1) * sizeof(float) +
                        2 * g->pairs * sizeof(float) + batch * g->shape.topk * sizeof(int);
-    TRY(g, cudaHostAlloc((void **)&g->staging, g->staging_bytes, 0));
+    TRY(g, cudaHostAlloc((void **)&g->staging, g->staging_bytes, cudaHostAllocMapped));
     if (g->fault != cudaSuccess)
         return;
     memset(g->mapped, 0, l.used);

@@ -247,6 +247,9 @@ struct addition {
     int topk;
 };
 
+/* fetch.cu: bytes of pinned memory to VRAM, a multiple of four. */
+void queue_fetch(struct gpu *g, void *to, const void *from, size_t bytes);
+
 /* norm.cu.  Whether this machine's kernels know begin_in_order(). */
 bool kernels_begin_early(void);
 

@@ -13,7 +13,7 @@ void gpu_embed(struct gpu *g, const struct batch *b)
     g->tokens = b->tokens;
     g->pos = b->pos;
     memcpy(from, b->token, bytes);
-    TRY(g, cudaMemcpyAsync(g->s.tokens, from, bytes, cudaMemcpyHostToDevice, g->stream));
+    queue_fetch(g, g->s.tokens, from, bytes);
     TRY(g, cudaEventRecord(g->staged, g->stream));
     queue_embed(g, b->tokens, g->s.tokens, NULL, b->pos);
 }
@@ -145,9 +145,9 @@ static void upload_wave(struct gpu *g, const struct wave *w)
 {
     size_t n = w->pairs * sizeof(int), all = (size_t)g->tokens * g->shape.topk * sizeof(int);
 
-    TRY(g, cudaMemcpyAsync(g->s.pair_token, w->token, n, cudaMemcpyHostToDevice, g->stream));
-    TRY(g, cudaMemcpyAsync(g->s.pair_weight, w->weight, n, cudaMemcpyHostToDevice, g->stream));
-    TRY(g, cudaMemcpyAsync(g->s.of_token, w->of_token, all, cudaMemcpyHostToDevice, g->stream));
+    queue_fetch(g, g->s.pair_token, w->token, n);
+    queue_fetch(g, g->s.pair_weight, w->weight, n);
+    queue_fetch(g, g->s.of_token, w->of_token, all);
     TRY(g, cudaEventRecord(g->staged, g->stream));
 }
 
@@ -199,7 +199,7 @@ void gpu_add(struct gpu *g, const float *partial)
 
     /* The sum goes through delta, which no stage needs between its own kernels. */
     memcpy(from, partial, n);
-    TRY(g, cudaMemcpyAsync(g->s.delta, from, n, cudaMemcpyHostToDevice, g->stream));
+    queue_fetch(g, g->s.delta, from, n);
     TRY(g, cudaEventRecord(g->staged, g->stream));
     queue_accumulate(g, g->s.routed, g->s.delta, (size_t)g->tokens * g->shape.hidden);
 }

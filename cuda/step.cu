@@ -47,6 +47,7 @@ void queue_step(struct gpu *g, int n)
 {
     int layers = g->shape.layers;
 
+    queue_fetch(g, g->args, g->args_host, sizeof(*g->args));
     queue_embed(g, n, g->args->token, &g->args->pos, 0);
     queue_norm(g, 0, n, NULL, g->layer[0].attn_norm);
     for (int i = 0; i < layers; i++) {
@@ -94,7 +95,6 @@ int gpu_step(struct gpu *g, const struct batch *b, struct err *e)
     memcpy(a->token, b->token, b->tokens * sizeof(*a->token));
     g->seen = __atomic_load_n(&g->box->post, __ATOMIC_ACQUIRE);
     gpu_sync_table(g);
-    TRY(g, cudaMemcpyAsync(g->args, a, sizeof(*a), cudaMemcpyHostToDevice, g->stream));
     TRY(g, cudaGraphLaunch(g->graph[b->tokens], g->stream));
     return gpu_check(g, e);
 }

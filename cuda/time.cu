@@ -148,6 +148,7 @@ int gpu_time(struct gpu *g, struct gpu_timing *t, struct err *e)
         return time_copy(g, t, e);
     g->tokens = t->tokens;
     gpu_sync_table(g);
+    *g->args_host = a;
     TRY(g, cudaMemcpy(g->args, &a, sizeof(a), cudaMemcpyHostToDevice));
     TRY(g, cudaStreamSynchronize(g->stream));
     if (t->what == GPU_TIME_STEP) {
