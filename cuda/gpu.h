@@ -41,13 +41,14 @@ bool gpu_is_reference(void);
  * described in out; or a negative errno with the words (driver too old ...). */
 int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e);
 
-/* In 1e9 bytes a second. */
+/* In 1e9 a second. */
 struct gpu_speeds {
-    double vram_gbps;           /* read and written, by a large copy */
-    double h2d_gbps;            /* from pinned host memory */
+    double vram_gbps;           /* bytes, read and written, by a large copy */
+    double h2d_gbps;            /* bytes from pinned host memory */
+    double gmacs;               /* multiplications of a large BF16 product; 0: no cuBLAS */
 };
 
-/* Measure a device, for a plan: with at most 256 MB of its memory, given back, in about 0.3 s.
+/* Measure a device, for a plan: with at most 256 MB of its memory, given back, in about 0.4 s.
  * -ENODEV, -ENOMEM where nothing is free, -EREMOTEIO.  Blocks. */
 int gpu_measure(int device, struct gpu_speeds *out, struct err *e);
 

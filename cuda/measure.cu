@@ -1,5 +1,6 @@
 /* What a device's memory and its link give, for a plan that is made before anything is opened.
  * How long kernels take is time.cu's. */
+#include "cuda/blas.h"
 #include "cuda/gpu.h"
 
 #include <cuda_runtime.h>
@@ -12,6 +13,8 @@ enum {
     ROUND_COPIES = 4,
     MEASURE_MS = 100,           /* of each speed; an idle clock and an idle link wake up in it */
     MOST_ROUNDS = 1000,
+    SIDE = 4096,                /* of the product's matrices */
+    WORKSPACE = 32 << 20,
 };
 
 struct copies {
@@ -86,6 +89,38 @@ static double best_gbps(struct copies *c, const uint8_t *from, size_t n)
     return best;
 }
 
+/* The best of some products, in 1e9 multiplications a second.  Small values, none of them zero:
+ * zeros are multiplied faster. */
+static double best_gmacs(struct copies *c)
+{
+    const size_t matrix = (size_t)SIDE * SIDE * sizeof(bf16);
+    const double macs = (double)SIDE * SIDE * SIDE;
+    struct blas_product p = { SIDE, SIDE, SIDE, (const bf16 *)c->from,
+                              (const bf16 *)(c->from + matrix), SIDE, SIDE, (float *)c->to };
+    struct blas *b = c->bytes < 2 * matrix + WORKSPACE
+                         ? NULL : blas_open(c->stream, c->from + 2 * matrix, WORKSPACE);
+    double best = 0, spent = 0;
+
+    keep(c, cudaMemset(c->from, 0x3c, c->bytes));
+    for (int round = 0; b && round < MOST_ROUNDS && spent < MEASURE_MS; round++) {
+        float ms = 0;
+
+        keep(c, cudaEventRecord(c->begin, c->stream));
+        if (blas_mul(b, &p))
+            break;
+        keep(c, cudaEventRecord(c->end, c->stream));
+        keep(c, cudaEventSynchronize(c->end));
+        keep(c, cudaEventElapsedTime(&ms, c->begin, c->end));
+        if (c->rc != cudaSuccess || ms <= 0)
+            break;
+        if (macs / (ms * 1e6) > best)
+            best = macs / (ms * 1e6);
+        spent += ms;
+    }
+    blas_close(b);
+    return best;
+}
+
 int gpu_measure(int device, struct gpu_speeds *out, struct err *e)
 {
     struct copies c = {};
@@ -102,6 +137,7 @@ int gpu_measure(int device, struct gpu_speeds *out, struct err *e)
         keep(&c, cudaMemset(c.from, 0, c.bytes));
         out->vram_gbps = 2 * best_gbps(&c, c.from, c.bytes);
         out->h2d_gbps = best_gbps(&c, c.host, c.host_bytes);
+        out->gmacs = best_gmacs(&c);
     }
     give_back(&c);
     cudaSetDevice(before);

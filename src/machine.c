@@ -104,6 +104,7 @@ static bool measure_gpus(struct machine *m, struct log *l)
         }
         g->vram_gbps = s.vram_gbps;
         g->h2d_gbps = s.h2d_gbps;
+        g->gmacs = s.gmacs;
         any = true;
     }
     return any;
@@ -143,6 +144,8 @@ void machine_write(struct text *t, const struct machine *m)
         text_json_bytes(t, g->name, strlen(g->name));
         text_printf(t, ", \"vram_bytes\": %zu, \"vram_gbps\": %.4g, \"h2d_gbps\": %.4g",
                     g->vram_bytes, g->vram_gbps, g->h2d_gbps);
+        if (g->gmacs > 0)
+            text_printf(t, ", \"gmacs\": %.4g", g->gmacs);
         if (g->free_bytes)
             text_printf(t, ", \"free_bytes\": %zu", g->free_bytes);
         text_puts(t, "}");
@@ -197,7 +200,7 @@ static void read_name(struct config *c, const cJSON *o, const char *key, char *o
 static void read_gpu(struct config *c, const cJSON *o, struct machine_gpu *g)
 {
     static const char *const known[] = { "name", "vram_bytes", "vram_gbps", "h2d_gbps",
-                                         "free_bytes", NULL };
+                                         "gmacs", "free_bytes", NULL };
 
     if (!cJSON_IsObject(o)) {
         config_fail(c, "gpus", "holds something that is no object");
@@ -208,6 +211,8 @@ static void read_gpu(struct config *c, const cJSON *o, struct machine_gpu *g)
     g->vram_bytes = read_bytes(c, o, "vram_bytes");
     g->vram_gbps = read_rate(c, o, "vram_gbps", CONFIG_REQUIRED_REAL);
     g->h2d_gbps = read_rate(c, o, "h2d_gbps", CONFIG_REQUIRED_REAL);
+    if (config_member(o, "gmacs"))
+        g->gmacs = read_rate(c, o, "gmacs", CONFIG_REQUIRED_REAL);
     if (config_member(o, "free_bytes"))
         g->free_bytes = read_bytes(c, o, "free_bytes");
 }
@@ -312,6 +317,7 @@ bool machine_load(struct machine *m, const char *dir, const struct checkpoint *c
             continue;
         m->gpu[i].vram_gbps = kept.gpu[i].vram_gbps;
         m->gpu[i].h2d_gbps = kept.gpu[i].h2d_gbps;
+        m->gpu[i].gmacs = kept.gpu[i].gmacs;
     }
     return true;
 }

@@ -15,6 +15,7 @@ struct machine_gpu {
     size_t vram_bytes;
     double vram_gbps, h2d_gbps; /* 0: not measured */
     size_t free_bytes;          /* now; 0: not known */
+    double gmacs;               /* 10^9 multiplications of BF16 a second; 0: not measured */
 };
 
 struct machine {
@@ -54,7 +55,7 @@ void machine_save(const struct machine *m, const char *dir, const struct checkpo
                   struct log *l);
 
 /* The JSON object, which machine_read() takes.  Reading is strict: every key of it must be
- * there, but for cpu_gmacs and a GPU's free_bytes, and no other.  -EBADMSG. */
+ * there, but for cpu_gmacs, a GPU's gmacs and its free_bytes, and no other.  -EBADMSG. */
 void machine_write(struct text *t, const struct machine *m);
 int  machine_read(struct machine *m, const char *json, size_t n, const char *name,
                   struct err *e);

@@ -14,7 +14,6 @@
 enum {
     RAM_PARTS = 16,                     /* read in turn, so that no cache holds the next one */
     RAM_BYTES = 512 << 20,
-    RAM_ROUNDS = 4 * RAM_PARTS,         /* short ones: a busy machine leaves some alone */
     WORDS = 8,                          /* a cache line */
 
     ROWS = 1024, COLS = 3072, GROUP = 32, TOKENS = 64,      /* an expert's matrix */
@@ -25,7 +24,8 @@ enum {
     DRIVE_MOST = 1024,                  /* reads */
 };
 
-static const double drive_seconds = 0.5;
+/* Long enough for a busy machine to leave a few of the short rounds alone. */
+static const double ram_seconds = 0.3, drive_seconds = 0.5;
 
 struct ram_job {
     uint64_t *word;
@@ -69,7 +69,7 @@ static double timed_run(struct pool *p, pool_fn fn, void *arg)
 double measure_ram(struct pool *p)
 {
     struct ram_job j = { .words = RAM_BYTES / RAM_PARTS / sizeof(uint64_t) };
-    double best = INFINITY;
+    double best = INFINITY, end;
 
     j.word = mmap(NULL, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (j.word == MAP_FAILED)
@@ -77,7 +77,8 @@ double measure_ram(struct pool *p)
     madvise(j.word, RAM_BYTES, MADV_HUGEPAGE);
     pool_run(p, touch, &j);
     pool_begin(p);
-    for (int i = 0; i < RAM_ROUNDS; i++) {
+    end = clock_now() + ram_seconds;
+    for (int i = 0; i < RAM_PARTS || clock_now() < end; i++) {
         j.part = i % RAM_PARTS;
         best = fmin(best, timed_run(p, read_words, &j));
     }

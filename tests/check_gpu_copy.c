@@ -201,7 +201,7 @@ static void check_pinning(void)
 /* Also while a GPU is open. */
 static void check_measure(void)
 {
-    struct gpu_speeds s = { 0, 0 };
+    struct gpu_speeds s = { 0, 0, 0 };
     struct err e = { "" };
     int rc = gpu_measure(MAX_GPUS + 1, &s, &e);
 

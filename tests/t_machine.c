@@ -11,7 +11,7 @@
 static const struct machine example = {
     .ram_bytes = 64000000000, .ram_read_gbps = 78.25, .drive_read_gbps = 6.9, .cpu_gmacs = 900,
     .cores = 16, .isa = "avx512vnni", .gpus = 1,
-    .gpu = { { "RTX \"3090\"", 25438126080, 936.5, 24.25, 25000000000 } },
+    .gpu = { { "RTX \"3090\"", 25438126080, 936.5, 24.25, 25000000000, 35000 } },
 };
 
 static int read_text(struct machine *m, const char *json, struct err *e)
@@ -31,7 +31,7 @@ static void test_json(void)
        m.drive_read_gbps == 6.9 && m.cpu_gmacs == 900 && !strcmp(m.isa, example.isa) &&
        m.gpus == 1 && !strcmp(m.gpu[0].name, example.gpu[0].name) &&
        m.gpu[0].vram_bytes == 25438126080 && m.gpu[0].h2d_gbps == 24.25 &&
-       m.gpu[0].free_bytes == 25000000000, "what was written");
+       m.gpu[0].free_bytes == 25000000000 && m.gpu[0].gmacs == 35000, "what was written");
     text_free(&t);
 }
 

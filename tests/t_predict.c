@@ -102,7 +102,7 @@ static void test_gpu(void)
     struct prediction a, b;
     double hit = (double)p.vram / needs.experts;
 
-    m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 24, 0 };
+    m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 24, 0, 0 };
     a = at(&p, &m, 0);
     ok(p.fits && a.decode_tps > 20 && a.decode_tps < 60 && !strcmp(a.bottleneck, "RAM"),
        "RTX 3090 and dual-channel RAM: %.1f tok/s, bound by %s", a.decode_tps, a.bottleneck);
@@ -117,7 +117,7 @@ static void test_gpu(void)
     m.gpu[0].vram_gbps = 0;
     b = at(&p, &m, 0);
     ok(b.guessed_gpu && !a.guessed_gpu && b.decode_tps > 0, "a GPU that was not measured is told");
-    m.gpu[0] = (struct machine_gpu){ "H200", 140000000000, 4200, 55, 0 };
+    m.gpu[0] = (struct machine_gpu){ "H200", 140000000000, 4200, 55, 0, 0 };
     p = place(100000000000, true, 100000000000);
     a = at(&p, &m, 0);
     ok(p.vram == needs.experts && !strcmp(a.bottleneck, "VRAM") &&
@@ -135,14 +135,14 @@ static void test_gpu_prefill(void)
     double away = 63.870861312e9 * (1 - (double)p.vram / needs.experts);
     struct prediction a;
 
-    m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 12, 0 };
+    m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 12, 0, 0 };
     a = at(&p, &m, 0);
     ok(p.batch >= 2048 && !strcmp(a.prefill_bottleneck, "PCIe") &&
        near(a.prefill_tps, p.batch / (away / 12e9), 0.001), "PCIe of 12 GB/s: %.0f tok/s",
        a.prefill_tps);
     m.gpu[0].h2d_gbps = 50;
     a = at(&p, &m, 0);
-    ok(!strcmp(a.prefill_bottleneck, "GPU") && a.prefill_tps > 2000 && a.prefill_tps < 4000,
+    ok(!strcmp(a.prefill_bottleneck, "GPU") && a.prefill_tps > 1500 && a.prefill_tps < 1800,
        "of 50 GB/s: the GPU multiplies %.0f tok/s", a.prefill_tps);
     p = place(20000000000, true, 23000000000);
     a = at(&p, &m, 0);
