@@ -1,6 +1,7 @@
 #include "src/command_io.h"
 #include "src/commands.h"
 #include "src/engine.h"
+#include "src/forward.h"
 #include "src/manual.h"
 #include "src/outlook.h"
 
@@ -21,6 +22,7 @@ struct row {
     double mean, deviation;             /* tokens a second */
     struct tier_bytes bytes;            /* of experts, a token */
     double hit_vram, hit_ram, io_wait;  /* shares: of experts used, and of the time */
+    double cpu_share, gpu_wait;         /* of the time, with a GPU */
     double predicted;                   /* tokens a second; 0: nobody knows */
 };
 
@@ -85,75 +87,87 @@ static int ignore(void *arg, const struct position *p)
     return 0;
 }
 
-/* Read to the depth, untimed, then the test; *seconds of it. */
-static int run_once(struct bench *b, const struct row *r, double *seconds,
-                    struct tier_counts *used, struct err *e)
+/* Where a stretch of time went.  All of it only grows: two readings make a stretch. */
+struct spent {
+    double seconds;
+    struct tier_counts tiers;
+    struct run_times times;
+};
+
+static struct spent spent_now(const struct bench *b)
+{
+    return (struct spent){ clock_now(), engine_tiers(b->engine), engine_times(b->engine) };
+}
+
+static void add_spent(struct spent *sum, const struct spent *from, const struct spent *to)
+{
+    sum->seconds += to->seconds - from->seconds;
+    sum->tiers.vram += to->tiers.vram - from->tiers.vram;
+    sum->tiers.ram += to->tiers.ram - from->tiers.ram;
+    sum->tiers.nvme += to->tiers.nvme - from->tiers.nvme;
+    sum->tiers.nvme_bytes += to->tiers.nvme_bytes - from->tiers.nvme_bytes;
+    sum->tiers.io_wait_seconds += to->tiers.io_wait_seconds - from->tiers.io_wait_seconds;
+    sum->times.cpu_share += to->times.cpu_share - from->times.cpu_share;
+    sum->times.gpu_wait += to->times.gpu_wait - from->times.gpu_wait;
+}
+
+/* Read to the depth, untimed, then the test, which is added to *sum; *rate of it. */
+static int run_once(struct bench *b, const struct row *r, struct spent *sum, double *rate,
+                    struct err *e)
 {
     struct eval fill = { .rows = EVAL_NONE }, last = { .rows = EVAL_LAST, .each = ignore };
     const int32_t *id = b->text.id;
-    struct tier_counts before;
-    double start;
+    struct spent before, after;
     int step = r->generates ? 1 : r->tokens, rc = session_rewind(b->session, 0);
 
     if (!rc && r->depth)
         rc = session_eval(b->session, id, r->depth, &fill, e);
-    before = engine_tiers(b->engine);
-    start = clock_now();
+    before = spent_now(b);
     for (int i = 0; i < r->tokens && !rc; i += step)
         rc = session_eval(b->session, id + r->depth + i, step, &last, e);
-    *seconds = clock_now() - start;
-    *used = engine_tiers(b->engine);
-    used->vram -= before.vram;
-    used->ram -= before.ram;
-    used->nvme -= before.nvme;
-    used->nvme_bytes -= before.nvme_bytes;
-    used->io_wait_seconds -= before.io_wait_seconds;
+    after = spent_now(b);
+    add_spent(sum, &before, &after);
+    *rate = r->tokens / (after.seconds - before.seconds);
     return rc;
 }
 
-/* What the tiers gave in all repetitions. */
-static void fill_tiers(struct bench *b, struct row *r, const struct tier_counts *sum,
-                       double seconds)
+/* What the tiers gave in all repetitions, and the shares of their time. */
+static void fill_shares(struct bench *b, struct row *r, const struct spent *sum)
 {
+    const struct tier_counts *t = &sum->tiers;
     const struct model *m = engine_model(b->engine);
     double experts = (double)m->shape.sparse_layers * m->shape.experts;
     double each = experts > 0 ? (double)m->expert_bytes / experts : 0;
     double tokens = (double)r->tokens * b->o->repetitions;
-    double used = (double)(sum->vram + sum->ram + sum->nvme);
+    double used = (double)(t->vram + t->ram + t->nvme);
 
-    r->bytes = (struct tier_bytes){ (double)sum->vram * each / tokens,
-                                    (double)sum->ram * each / tokens,
-                                    (double)sum->nvme_bytes / tokens };
-    r->hit_vram = used > 0 ? (double)sum->vram / used : 0;
-    r->hit_ram = used > 0 ? (double)sum->ram / used : 0;
-    r->io_wait = sum->io_wait_seconds / seconds;
+    r->bytes = (struct tier_bytes){ (double)t->vram * each / tokens, (double)t->ram * each / tokens,
+                                    (double)t->nvme_bytes / tokens };
+    r->hit_vram = used > 0 ? (double)t->vram / used : 0;
+    r->hit_ram = used > 0 ? (double)t->ram / used : 0;
+    r->io_wait = t->io_wait_seconds / sum->seconds;
+    r->cpu_share = sum->times.cpu_share / sum->seconds;
+    r->gpu_wait = sum->times.gpu_wait / sum->seconds;
 }
 
 static int run_row(struct bench *b, struct row *r, struct err *e)
 {
-    struct tier_counts used, sum = { 0 };
-    double seconds, total = 0, rates = 0, squares = 0;
+    struct spent sum = { 0 };
+    double rate, rates = 0, squares = 0;
     int n = b->o->repetitions, rc = 0;
 
     /* One run first that does not count: pages are touched, the cache fills. */
     for (int i = -1; i < n && !rc; i++) {
-        double rate;
-
         if (b->o->log.level > LOG_QUIET && isatty(2))
             fprintf(stderr, "\r%s%d at %d: run %d of %d\033[K", r->generates ? "tg" : "pp",
                     r->tokens, r->depth, i + 1, n);
-        rc = run_once(b, r, &seconds, &used, e);
-        if (rc || i < 0)
+        rc = run_once(b, r, &sum, &rate, e);
+        if (i < 0) {
+            sum = (struct spent){ 0 };
             continue;
-        rate = r->tokens / seconds;
+        }
         rates += rate;
         squares += rate * rate;
-        total += seconds;
-        sum.vram += used.vram;
-        sum.ram += used.ram;
-        sum.nvme += used.nvme;
-        sum.nvme_bytes += used.nvme_bytes;
-        sum.io_wait_seconds += used.io_wait_seconds;
     }
     if (b->o->log.level > LOG_QUIET && isatty(2))
         fputs("\r\033[K", stderr);
@@ -161,7 +175,7 @@ static int run_row(struct bench *b, struct row *r, struct err *e)
         return rc;
     r->mean = rates / n;
     r->deviation = n > 1 ? sqrt(fmax(0, squares - rates * rates / n) / (n - 1)) : 0;
-    fill_tiers(b, r, &sum, total);
+    fill_shares(b, r, &sum);
     return 0;
 }
 
@@ -228,9 +242,11 @@ static void add_json(struct text *t, const struct row *r)
 {
     text_printf(t, "{\"test\": \"%s%d\", \"depth\": %d, \"tps_mean\": %.6g, \"tps_sd\": %.4g, "
                 "\"bytes_per_token\": {\"vram\": %.0f, \"ram\": %.0f, \"nvme\": %.0f}, "
-                "\"hit_vram\": %.4f, \"hit_ram\": %.4f, \"io_wait\": %.4f, \"predicted_tps\": ",
+                "\"hit_vram\": %.4f, \"hit_ram\": %.4f, \"io_wait\": %.4f, \"cpu_share\": %.4f, "
+                "\"gpu_wait\": %.4f, \"predicted_tps\": ",
                 r->generates ? "tg" : "pp", r->tokens, r->depth, r->mean, r->deviation,
-                r->bytes.vram, r->bytes.ram, r->bytes.nvme, r->hit_vram, r->hit_ram, r->io_wait);
+                r->bytes.vram, r->bytes.ram, r->bytes.nvme, r->hit_vram, r->hit_ram, r->io_wait,
+                r->cpu_share, r->gpu_wait);
     if (r->predicted > 0)
         text_printf(t, "%.4g}", r->predicted);
     else
@@ -239,9 +255,10 @@ static void add_json(struct text *t, const struct row *r)
 
 static void add_csv(struct text *t, const struct row *r)
 {
-    text_printf(t, "%s%d,%d,%.6g,%.4g,%.0f,%.0f,%.0f,%.4f,%.4f,%.4f,", r->generates ? "tg" : "pp",
+    text_printf(t, "%s%d,%d,%.6g,%.4g,%.0f,%.0f,%.0f,%.4f,%.4f,%.4f,%.4f,%.4f,", r->generates ? "tg" : "pp",
                 r->tokens, r->depth, r->mean, r->deviation, r->bytes.vram, r->bytes.ram,
-                r->bytes.nvme, r->hit_vram, r->hit_ram, r->io_wait);
+                r->bytes.nvme, r->hit_vram, r->hit_ram, r->io_wait,
+                r->cpu_share, r->gpu_wait);
     if (r->predicted > 0)
         text_printf(t, "%.4g", r->predicted);
     text_puts(t, "\n");
@@ -275,7 +292,8 @@ static int show(struct bench *b, struct err *e)
     name = name && name[1] ? name + 1 : o->model_dir;
     if (o->csv)
         text_puts(&t, "test,depth,tps_mean,tps_sd,vram_bytes_per_token,ram_bytes_per_token,"
-                      "nvme_bytes_per_token,hit_vram,hit_ram,io_wait,predicted_tps\n");
+                      "nvme_bytes_per_token,hit_vram,hit_ram,io_wait,cpu_share,gpu_wait,"
+                      "predicted_tps\n");
     else if (!o->json)
         text_printf(&t, "| %-*s |             test |               t/s |  vram / ram / nvme %% |"
                     "          GB/token of each |  io %% | predicted |\n"

@@ -250,3 +250,8 @@ struct tier_counts engine_tiers(const struct engine *g)
 {
     return experts_counts(g->experts);
 }
+
+struct run_times engine_times(const struct engine *g)
+{
+    return g->runner.times;
+}

@@ -9,6 +9,7 @@
 
 struct options;
 struct placement;
+struct run_times;
 
 enum { ENGINE_BATCH = 512 };    /* enough tokens to read each weight once for many of them */
 struct tokentrie;
@@ -45,6 +46,9 @@ void engine_save(struct engine *g);
 
 /* Where the experts of all requests lay when they were needed.  Only grows. */
 struct tier_counts engine_tiers(const struct engine *g);
+
+/* What the CPU did while a GPU worked; all 0 without one.  Only grows. */
+struct run_times engine_times(const struct engine *g);
 
 /* The tokens' tree for constraints, built when it is first asked for.  -ENOMEM. */
 int  engine_tokentrie(struct engine *g, const struct tokentrie **out, struct err *e);

@@ -4,6 +4,12 @@
 #include "cpu/cpu.h"
 #include "src/experts.h"
 
+/* Seconds of a runner with a GPU; they only grow. */
+struct run_times {
+    double cpu_share;                   /* the CPU computed experts, its waits for a drive too */
+    double gpu_wait;                    /* the CPU waited for what the GPU asks or answers */
+};
+
 /* What a batch needs on its way through the layers. */
 struct runner {
     const struct model *model;
@@ -17,6 +23,7 @@ struct runner {
     float *normed;                      /* [batch][hidden], what the CPU gets of a batch */
     bool stepped;                       /* the last batch was a step */
     double step_seconds;                /* the last step took */
+    struct run_times times;
     /* Where asked for, the router's choices: [sparse layers][batch][topk].  Else NULL. */
     uint16_t *route_id;
     float *route_weight;

@@ -52,6 +52,7 @@ static int compute_share(struct runner *f, const struct gpu_share *s, struct err
     float weight[GPU_STEP_TOKENS * MAX_TOPK];
     struct route r = { .expert = id, .weight = weight };
     struct chosen c;
+    double start = clock_now();
     int rc;
 
     route_of(s, shape->topk, &r);
@@ -61,7 +62,17 @@ static int compute_share(struct runner *f, const struct gpu_share *s, struct err
     if (!rc)
         memcpy(s->partial, cpu_routed(f->cpu),
                (size_t)s->tokens * (size_t)shape->hidden * sizeof(float));
+    f->times.cpu_share += clock_now() - start;
     return rc;
+}
+
+static int next_share(struct runner *f, struct gpu_share *s, struct err *e)
+{
+    double start = clock_now();
+    int more = gpu_next_share(f->gpu, s, e);
+
+    f->times.gpu_wait += clock_now() - start;
+    return more;
 }
 
 /* The step's routes, which the host has only now. */
@@ -99,7 +110,7 @@ static int run_step(struct runner *f, const struct batch *b, struct err *e)
     if (!busy)
         vram_advance(f->vram, promotion_share * f->step_seconds);
     /* After a failure the step is still led to its end: the GPU waits for every share. */
-    while ((more = gpu_next_share(f->gpu, &share, failed ? &ignored : e)) > 0) {
+    while ((more = next_share(f, &share, failed ? &ignored : e)) > 0) {
         if (!failed)
             failed = compute_share(f, &share, e);
         gpu_answer(f->gpu);
@@ -196,6 +207,23 @@ static int run_seated(struct runner *f, const struct routed *x, struct err *e)
     return feed_pump(f->feed, e);
 }
 
+/* Experts of a batch for which the CPU is sooner; the GPU adds them at the end. */
+static int run_absent(struct runner *f, int layer, const struct route *r, const struct chosen *here,
+                    struct err *e)
+{
+    double start = clock_now(), got;
+    int rc = gpu_read_normed(f->gpu, f->normed, e);
+
+    got = clock_now();
+    f->times.gpu_wait += got - start;
+    if (rc)
+        return rc;
+    cpu_begin_routed(f->cpu, f->normed, r->tokens);
+    rc = run_here(f, layer, r, here, e);
+    f->times.cpu_share += clock_now() - got;
+    return rc;
+}
+
 static int run_routed(struct runner *f, int layer, const struct route *r, struct err *e)
 {
     struct routed x;
@@ -208,13 +236,8 @@ static int run_routed(struct runner *f, int layer, const struct route *r, struct
         expect_next(f, layer, r->tokens);
         rc = feed_pump(f->feed, e);
     }
-    if (!rc && list(&x, true, &here)) {
-        rc = gpu_read_normed(f->gpu, f->normed, e);
-        if (!rc)
-            cpu_begin_routed(f->cpu, f->normed, r->tokens);
-        if (!rc)
-            rc = run_here(f, layer, r, &here, e);
-    }
+    if (!rc && list(&x, true, &here))
+        rc = run_absent(f, layer, r, &here, e);
     if (!rc)
         rc = run_seated(f, &x, e);
     if (!rc && here.n)
@@ -225,6 +248,7 @@ static int run_routed(struct runner *f, int layer, const struct route *r, struct
 static int run_layer(struct runner *f, int layer, struct err *e)
 {
     struct route r;
+    double start;
     int rc;
 
     gpu_attention(f->gpu, layer);
@@ -232,7 +256,9 @@ static int run_layer(struct runner *f, int layer, struct err *e)
         gpu_dense(f->gpu, layer);
         return 0;
     }
+    start = clock_now();
     rc = gpu_route(f->gpu, layer, &r, e);
+    f->times.gpu_wait += clock_now() - start;
     if (rc)
         return rc;
     runner_keep_route(f, layer, &r);
