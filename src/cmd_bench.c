@@ -255,9 +255,9 @@ static void add_json(struct text *t, const struct row *r)
 
 static void add_csv(struct text *t, const struct row *r)
 {
-    text_printf(t, "%s%d,%d,%.6g,%.4g,%.0f,%.0f,%.0f,%.4f,%.4f,%.4f,%.4f,%.4f,", r->generates ? "tg" : "pp",
-                r->tokens, r->depth, r->mean, r->deviation, r->bytes.vram, r->bytes.ram,
-                r->bytes.nvme, r->hit_vram, r->hit_ram, r->io_wait,
+    text_printf(t, "%s%d,%d,%.6g,%.4g,%.0f,%.0f,%.0f,%.4f,%.4f,%.4f,%.4f,%.4f,",
+                r->generates ? "tg" : "pp", r->tokens, r->depth, r->mean, r->deviation,
+                r->bytes.vram, r->bytes.ram, r->bytes.nvme, r->hit_vram, r->hit_ram, r->io_wait,
                 r->cpu_share, r->gpu_wait);
     if (r->predicted > 0)
         text_printf(t, "%.4g", r->predicted);

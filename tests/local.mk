@@ -397,6 +397,13 @@ check-gpu: tests/check_gpu tests/check_gpu_copy
 	tests/check_gpu_copy
 .PHONY: check-gpu
 
+## What kernels and engine do with a GPU; BENCH_GPU has the script's options and steps.
+bench-gpu: laguna-offload tests/bench_gpu tests/mkmodel
+	python3 $(srcdir)/tests/bench_engine_gpu.py $(BENCH_GPU)
+.PHONY: bench-gpu
+EXTRA_DIST += tests/bench_engine_gpu.py
+CLEANFILES += bench-gpu.json
+
 EXTRA_PROGRAMS += tests/bench_gpu
 tests_bench_gpu_SOURCES  = tests/bench_gpu.c
 tests_bench_gpu_SOURCES += tests/gpu_model.h
@@ -425,3 +432,9 @@ check_PROGRAMS += tests/t_vram
 TESTS          += tests/t_vram
 tests_t_vram_SOURCES = tests/t_vram.c tests/damage.h tests/files.h tests/tap.h
 tests_t_vram_LDADD   = $(ENGINE_LIBS)
+
+## The script of `make bench-gpu` over gpu_ref.c, and over figures whose limits are known.
+dist_check_SCRIPTS += tests/t_bench_gpu.sh
+if !HAVE_CUDA
+TESTS              += tests/t_bench_gpu.sh
+endif

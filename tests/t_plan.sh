@@ -111,7 +111,8 @@ run 66 stats --svg "$dir/none/heat.svg"
 result $? 'a picture that cannot be written'
 
 run 0 bench -p 16 -n 4 -r 2 -c 8192 --json && says '^\[{"test": "pp16"' &&
-    says '{"test": "tg4"' && says '"hit_ram": 1.0000' && says '"predicted_tps": [0-9]'
+    says '{"test": "tg4"' && says '"hit_ram": 1.0000' && says '"predicted_tps": [0-9]' &&
+    says '"cpu_share": 0.0000, "gpu_wait": 0.0000'
 result $? 'bench --json'
 run 0 bench -n 4 -d 0,20 -r 1 -c 8192 && says '| *tg4 @ d20 |' && ! says pp
 result $? 'bench at depths'
