@@ -5,7 +5,7 @@
  * usage: bench_gpu [int4 | mxfp4] [context] [kernels | step | prefill] */
 #include "tests/gpu_model.h"
 
-enum { LAYERS = 8, EXPERTS = 256 };
+enum { LAYERS = 8, EXPERTS = 256, BATCH = 8192 };
 
 static double copy_rate;                /* bytes a second, measured first */
 
@@ -89,6 +89,23 @@ static void time_kernels(struct gpu *g, int context)
         snprintf(name, sizeof(name), "keys and values, full, %d", pos[i] + 1);
         time_one(g, name, (struct gpu_timing){ GPU_TIME_CACHE, 0, 1, pos[i], 20, 0, 0 });
     }
+}
+
+/* Attention of a batch of n tokens from position 0 on, without its products. */
+static void time_batch(struct gpu *g, const struct shape *s, int layer, int n)
+{
+    struct gpu_timing t = { GPU_TIME_CACHE, layer, n, 0, 4, 0, 0 };
+    bool full = s->layer[layer].full;
+    double keys = 0;
+    struct err e;
+
+    for (int i = 0; i < n; i++)
+        keys += full || i < s->window ? i + 1 : s->window;
+    must(gpu_time(g, &t, &e), &e);
+    printf("attention of a batch, %-6s %5d tokens        %9.2f us %10.2f TFLOP/s\n",
+           full ? "full," : "window,", n, t.microseconds,
+           keys * s->layer[layer].heads * s->head_dim * 4 / t.microseconds * 1e-6);
+    fflush(stdout);
 }
 
 /* Steps by the host's clock too, with the CPU answering at once for experts that are away. */
@@ -182,7 +199,7 @@ int main(int argc, char **argv)
     const char *only = argc > 3 ? argv[3] : NULL;
 
     s21_toy(&t, f);
-    c = toy_config(&t, context, 2048, GPU_KV_Q8);
+    c = toy_config(&t, context, context < BATCH ? context : BATCH, GPU_KV_Q8);
     printf("%.2f GB of VRAM\n", (double)gpu_bytes(&c) * 1e-9);
     g = toy_gpu(&t, &c, EXPERTS);
     if (!g) {
@@ -190,8 +207,12 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("many tokens through %s\n", gpu_slow_products(g) ? "own kernels" : "cuBLAS");
-    if (!only || !strcmp(only, "kernels"))
+    if (!only || !strcmp(only, "kernels")) {
         time_kernels(g, context);
+        for (int layer = 0; layer < 2; layer++)
+            for (int n = 512; n <= c.batch; n *= 16)
+                time_batch(g, &t.s, layer, n);
+    }
     if (!only || !strcmp(only, "step"))
         time_steps(g);
     if (!only || !strcmp(only, "prefill")) {

@@ -73,6 +73,22 @@ static void odd_toy(struct toy *t, enum wformat f, int group, bool zero)
     toy_make(t, 7);
 }
 
+/* The same with the window of S-2.1 and values so small that q8's scales are subnormal. */
+static void edge_toy(struct toy *t)
+{
+    odd_toy(t, W_BF16, 32, false);
+    t->s.window = 512;
+    for (int i = 0; i < t->s.layers; i++) {
+        const struct matrix *v = &t->layer[i].v;
+
+        for (int j = 0; j < v->rows * v->cols; j++) {
+            bf16 *w = (bf16 *)(uintptr_t)v->weight + j;
+
+            *w = f32_to_bf16(bf16_to_f32(*w) / 256);
+        }
+    }
+}
+
 /* One full and one window layer of S-2.1, with 16 of its experts. */
 static void real_toy(struct toy *t)
 {
@@ -252,10 +268,13 @@ static void check_attentions(void)
     static const int sizes[] = { 1, 2, 16, 17, 28, 1, 65, 70, 3, 1, 66, 9, 0 };
     static const int odd[] = { 31, 1, 1, 1, 40, 5, 1, 0 };
     static const int far[] = { 1000, 1000, 1000, 1000, 1, 16, 1, 0 };
-    struct toy t, o;
+    /* One token at 511, 512 and 513; then the window layer's ring of 1025 rows wraps. */
+    static const int edges[] = { 511, 1, 1, 1, 513, 1, 16, 17, 64, 100, 2, 0 };
+    struct toy t, o, edge;
 
     small_toy(&t, W_INT4);
     odd_toy(&o, W_INT8, 32, true);
+    edge_toy(&edge);
     /* In plain C each type once: there is one code for all layers. */
     for (int kv = 0; kv < GPU_KV_TYPES; kv++) {
         if (on_gpu || kv == GPU_KV_Q8)
@@ -264,6 +283,9 @@ static void check_attentions(void)
             check_attention(&t, (enum gpu_kv)kv, 1, sizes, 70);
         for (int layer = 0; layer < 3; layer++)
             check_attention(&o, (enum gpu_kv)kv, layer, odd, 40);
+        for (int layer = 0; layer < 2; layer++)
+            if (on_gpu || (kv == GPU_KV_Q8 && layer == 1))
+                check_attention(&edge, (enum gpu_kv)kv, layer, edges, 513);
         if (on_gpu) {
             check_attention(&o, (enum gpu_kv)kv, 0, far, 1000);
             check_attention(&o, (enum gpu_kv)kv, 1, far, 1000);
