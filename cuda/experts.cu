@@ -1,6 +1,5 @@
-/* Routed experts.  In a decode step: two launches for all of them and the shared expert, blocks
- * of absent experts leave at once.  For a batch: the host lists which token goes to which
- * expert, rows are gathered, and each token sums its experts in ascending id. */
+/* Routed experts of a decode step: two launches for all of them and the shared expert, blocks of
+ * absent experts leave at once. */
 #include "cuda/matvec.cuh"
 
 enum { GATE_WARPS = 8, DOWN_WARPS = 4 };
@@ -111,49 +110,4 @@ void queue_step_experts(struct gpu *g, int layer, int n)
         launch_early(g, gate_up_kernel<2>, up, GATE_WARPS * WARP, 0, a);
         launch_early(g, down_kernel<2>, down, DOWN_WARPS * WARP, 0, a);
     }
-}
-
-/* gathered[p] = h[token of p]; hidden is a multiple of 32. */
-__global__ static void gather_kernel(bf16 *to, const bf16 *h, const int *token, int hidden)
-{
-    const uint4 *from = (const uint4 *)(h + (size_t)token[blockIdx.x] * hidden);
-    uint4 *row = (uint4 *)(to + (size_t)blockIdx.x * hidden);
-
-    for (int i = threadIdx.x; i < hidden / 8; i += blockDim.x)
-        row[i] = from[i];
-}
-
-/* routed[t] += weight * out over the pairs of token t, in the order of the experts. */
-__global__ static void sum_kernel(float *routed, const float *out, const int *of_token,
-                                  const float *weight, int topk, int hidden)
-{
-    int i = blockIdx.y * blockDim.x + threadIdx.x;
-    size_t at = (size_t)blockIdx.x * hidden + i;
-    float sum;
-
-    if (i >= hidden)
-        return;
-    sum = routed[at];
-    for (int k = 0; k < topk; k++) {
-        int p = of_token[(size_t)blockIdx.x * topk + k];
-
-        if (p >= 0)
-            sum += weight[p] * out[(size_t)p * hidden + i];
-    }
-    routed[at] = sum;
-}
-
-void queue_gather(struct gpu *g, int pairs)
-{
-    gather_kernel<<<pairs, 128, 0, g->stream>>>(g->s.gathered, g->s.h, g->s.pair_token,
-                                                g->shape.hidden);
-    LAUNCHED(g);
-}
-
-void queue_sum(struct gpu *g)
-{
-    sum_kernel<<<dim3(g->tokens, ceil_div(g->shape.hidden, 256)), 256, 0, g->stream>>>(
-        g->s.routed, g->s.pair_out, g->s.of_token, g->s.pair_weight, g->shape.topk,
-        g->shape.hidden);
-    LAUNCHED(g);
 }

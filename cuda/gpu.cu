@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { LEAST_PAIRS = 8192, WORKSPACE = 32 << 20, HEAD_BLOCKS = 64 };
+enum { LEAST_PAIRS = 16384, WORKSPACE = 32 << 20, HEAD_BLOCKS = 64 };
 
 /* The arena is laid out twice by the same code: once to count, once for real. */
 struct layout {
@@ -44,12 +44,13 @@ static void lay_out_ffn(struct gpu *g, struct layout *l)
 {
     const struct shape *s = &g->shape;
     size_t n = g->c.batch, pairs = g->pairs;
-    size_t inner = larger(pairs * s->expert_inner + n * s->shared_inner, n * s->dense_inner);
+    size_t dense = n * larger(s->shared_inner, s->dense_inner);
+    size_t inner = pairs * grouped_stride(s->expert_inner) + n * s->shared_inner;
 
-    g->s.gate = (float *)take(l, inner, sizeof(float));
-    g->s.up = (float *)take(l, inner, sizeof(float));
-    g->s.inner = (bf16 *)take(l, inner, sizeof(bf16));
-    g->s.gathered = (bf16 *)take(l, pairs * s->hidden, sizeof(bf16));
+    g->s.gate = (float *)take(l, dense, sizeof(float));
+    g->s.up = (float *)take(l, dense, sizeof(float));
+    g->s.inner = (bf16 *)take(l, larger(inner, dense), sizeof(bf16));
+    g->s.ordered = (bf16 *)take(l, n * grouped_stride(s->hidden), sizeof(bf16));
     g->s.pair_out = (float *)take(l, pairs * s->hidden, sizeof(float));
 }
 
@@ -76,9 +77,7 @@ static void lay_out_scratch(struct gpu *g, struct layout *l)
     g->s.router = (float *)take(l, n * s->experts, sizeof(float));
     g->s.route_id = (uint16_t *)take(l, n * s->topk, sizeof(uint16_t));
     g->s.route_weight = (float *)take(l, n * s->topk, sizeof(float));
-    g->s.pair_token = (int *)take(l, g->pairs, sizeof(int));
-    g->s.pair_weight = (float *)take(l, g->pairs, sizeof(float));
-    g->s.of_token = (int *)take(l, n * s->topk, sizeof(int));
+    g->s.lists = (uint8_t *)take(l, wave_bytes(g), 1);
     g->s.pair = (struct pair *)take(l, steps * s->topk, sizeof(struct pair));
     g->s.step_id = (uint16_t *)take(l, s->layers * steps * s->topk, sizeof(uint16_t));
     g->s.step_weight = (float *)take(l, s->layers * steps * s->topk, sizeof(float));
@@ -271,8 +270,7 @@ static void take_mapped(struct gpu *g)
 
     lay_out_mapped(g, &l);
     TRY(g, cudaHostAlloc((void **)&g->mapped, l.used, cudaHostAllocMapped));
-    g->staging_bytes = batch * (hidden + 1) * sizeof(float) +
-                       2 * g->pairs * sizeof(float) + batch * g->shape.topk * sizeof(int);
+    g->staging_bytes = larger(batch * hidden * sizeof(float), wave_bytes(g));
     TRY(g, cudaHostAlloc((void **)&g->staging, g->staging_bytes, cudaHostAllocMapped));
     if (g->fault != cudaSuccess)
         return;

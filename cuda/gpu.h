@@ -241,17 +241,22 @@ int  gpu_sample(struct gpu *g, const struct gpu_choice *c, int32_t *id, struct e
 int  gpu_product(struct gpu *g, const struct matrix *m, const float *x, int n, float *y);
 
 /* Run a stage `times` times and give the mean microseconds by the device's clock; for
- * GPU_TIME_STEP, the captured step of `tokens` tokens at position pos, all experts seated. */
+ * GPU_TIME_STEP, the captured step of `tokens` tokens at position pos, all experts seated.
+ * GPU_TIME_BATCH_...: a part of the layer of the last gpu_route() for its batch, `tokens` long:
+ * attention, of it all but the products with weights, norm and router, the shared expert, the
+ * seated experts.  GPU_TIME_BLAS: a square BF16 product of cuBLAS, `tokens` rows. */
 enum gpu_timed { GPU_TIME_COPY, GPU_TIME_ATTENTION, GPU_TIME_CACHE, GPU_TIME_ROUTER,
-                 GPU_TIME_EXPERTS, GPU_TIME_NORM, GPU_TIME_HEAD, GPU_TIME_STEP };
+                 GPU_TIME_EXPERTS, GPU_TIME_NORM, GPU_TIME_HEAD, GPU_TIME_STEP,
+                 GPU_TIME_BATCH_ATTENTION, GPU_TIME_BATCH_ATTEND, GPU_TIME_BATCH_ROUTER,
+                 GPU_TIME_BATCH_SHARED, GPU_TIME_BATCH_EXPERTS, GPU_TIME_BLAS };
 
 struct gpu_timing {
     enum gpu_timed what;
     int layer, tokens, pos, times;
-    double microseconds, bytes; /* out: a call, and what it must move at least */
+    double microseconds, bytes; /* out: a call, and what it must move at least; _BATCH_: 0 */
 };
 
-/* -ENOTSUP without a GPU.  Results of the batch are lost.  Blocks. */
+/* -ENOTSUP without a GPU or, where it is timed, cuBLAS.  Results of the batch are lost.  Blocks. */
 int  gpu_time(struct gpu *g, struct gpu_timing *t, struct err *e);
 
 #ifdef __cplusplus

@@ -17,6 +17,7 @@ enum {
     HEAD_ROWS = 16,             /* query heads per attention tile */
     NORM_THREADS = 1024, NORM_VECTORS = 4,
     MAX_HIDDEN = 4 * NORM_VECTORS * NORM_THREADS,
+    WIDE_TOKENS = 128, NARROW_TOKENS = 32,
     ATTEND_TICKETS = 2048, ROUTER_TICKETS = 1024, HEAD_TICKETS = 1024,
 };
 
@@ -55,6 +56,21 @@ struct pair {
     int slot;
 };
 
+/* A run of experts whose pairs fit the scratch, for grouped.cu: lists of the host, alike in
+ * pinned memory and on the device. */
+struct token_tile {
+    int expert, first, n;               /* expert of the wave, and its pairs first.. */
+};
+
+struct lists {
+    struct ffn *ffn;                    /* [experts] */
+    int *token;                         /* [pairs] */
+    float *weight;                      /* [pairs] */
+    int *of_token;                      /* [tokens][topk]: pair or -1 */
+    struct token_tile *tile;            /* [wide + narrow] */
+    int wide, narrow;                   /* tiles of up to WIDE_TOKENS, of up to NARROW_TOKENS */
+};
+
 /* Device scratch of one batch.  Attention and FFN buffers share memory. */
 struct scratch {
     float *x;                           /* [batch][hidden], the residual stream */
@@ -73,13 +89,11 @@ struct scratch {
     uint16_t *route_id;                 /* [batch][topk] */
     float *route_weight;                /* [batch][topk] */
     float *shared, *routed;             /* [batch][hidden] */
-    float *gate, *up;                   /* [pairs][inner] or [batch][dense inner] */
-    bf16 *inner;                        /* [pairs][inner], silu(gate) * up */
-    bf16 *gathered;                     /* [pairs][hidden] */
+    float *gate, *up;                   /* [batch][shared or dense inner] */
+    bf16 *inner;                        /* [pairs or batch][inner], silu(gate) * up */
+    bf16 *ordered;                      /* [batch][hidden], h as grouped.cu takes it */
     float *pair_out;                    /* [pairs][hidden] */
-    int *pair_token;                    /* [pairs], lists of the host */
-    float *pair_weight;                 /* [pairs] */
-    int *of_token;                      /* [batch][topk]: pair or -1 */
+    uint8_t *lists;                     /* wave_bytes() */
     struct pair *pair;                  /* [GPU_STEP_TOKENS][topk] of a step */
     uint16_t *step_id;                  /* [layers][GPU_STEP_TOKENS][topk], for the host */
     float *step_weight;
@@ -271,8 +285,16 @@ void queue_router(struct gpu *g, int layer, int n, bool step);
 
 /* experts.cu */
 void queue_step_experts(struct gpu *g, int layer, int n);
-void queue_gather(struct gpu *g, int pairs);
-void queue_sum(struct gpu *g);
+
+/* grouped.cu: ordered = h; pair_out = down(silu(gate(h)) * up(h)) of each pair; and routed +=
+ * its weighted sum.  Columns, rounded up to what a row takes. */
+size_t grouped_stride(int cols);
+void queue_order(struct gpu *g);
+void queue_grouped(struct gpu *g, const struct lists *l);
+void queue_sum(struct gpu *g, const struct lists *l);
+
+/* wave.cu: room for the lists of a wave. */
+size_t wave_bytes(const struct gpu *g);
 
 /* head.cu: of the rows h[0..n - 1]; step: raise `done` at the end. */
 void queue_head(struct gpu *g, int n, bool step);

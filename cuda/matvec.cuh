@@ -41,8 +41,14 @@ struct dequant {
     uint32_t scale, offset;     /* BF16 pairs; W_INT8: the bits of two floats */
 };
 
+/* What is loaded for that: apart, so that a load can be on its way while others are used. */
+struct packed {
+    uint32_t scale, zeros;      /* as they lie in memory; zeros only where there are any */
+};
+
 /* Columns of 16 bytes in each of a row's four lanes, and how they become BF16 pairs:
- * pair(i) of a lane's 16 bytes is multiplied by x_pair(i) of its activations. */
+ * pair(i) of a lane's 16 bytes is multiplied by x_pair(i) of its activations.  apart(i) is the
+ * pair of columns 8 * (i / 4) + i % 4 and four further, whatever the format. */
 template <enum wformat F> struct codec;
 
 /* Where the scale of a column lies: group k / m.group without a division, exactly. */
@@ -72,13 +78,18 @@ static __device__ __forceinline__ uint32_t scale_at(const struct matrix &m, cons
     return __ldg((const uint16_t *)m.scale + (size_t)row * g.count + group_at(g, k));
 }
 
-static __device__ __forceinline__ uint32_t zero_at(const struct matrix &m, const struct groups &g,
-                                                   int row, int k, int bits)
+/* The word with the zero points of 32 / bits rows, and a row's own in it. */
+static __device__ __forceinline__ uint32_t zeros_at(const struct matrix &m, const struct groups &g,
+                                                    int row, int k, int bits)
 {
-    int per_word = 32 / bits;
-    size_t i = (size_t)(row / per_word) * g.count + group_at(g, k);
+    size_t i = (size_t)(row / (32 / bits)) * g.count + group_at(g, k);
 
-    return __ldg((const uint32_t *)m.zero + i) >> row % per_word * bits & ((1u << bits) - 1);
+    return __ldg((const uint32_t *)m.zero + i);
+}
+
+static __device__ __forceinline__ uint32_t zero_of(uint32_t zeros, int row, int bits)
+{
+    return zeros >> row % (32 / bits) * bits & ((1u << bits) - 1);
 }
 
 /* v & mask | bits in one instruction, which two constants otherwise prevent. */
@@ -99,11 +110,19 @@ template <> struct codec<W_INT4> {
                                                          const struct groups &g, int row,
                                                          int k)
     {
-        struct dequant d;
+        return unpack(fetch(m, g, row, k), m, row);
+    }
 
-        d.scale = twice(scale_at(m, g, row, k));
-        d.offset = twice(0x4300 | (m.zero ? zero_at(m, g, row, k, 4) : 8));
-        return d;
+    static __device__ __forceinline__ struct packed fetch(const struct matrix &m,
+                                                          const struct groups &g, int row, int k)
+    {
+        return { scale_at(m, g, row, k), m.zero ? zeros_at(m, g, row, k, 4) : 0 };
+    }
+
+    static __device__ __forceinline__ struct dequant unpack(const struct packed &p,
+                                                            const struct matrix &m, int row)
+    {
+        return { twice(p.scale), twice(0x4300 | (m.zero ? zero_of(p.zeros, row, 4) : 8)) };
     }
 
     static __device__ __forceinline__ uint32_t pair(const uint32_t w[4], int i,
@@ -120,6 +139,12 @@ template <> struct codec<W_INT4> {
 
         return __byte_perm(x[w], x[w + 2], i % 2 ? 0x7632 : 0x5410);
     }
+
+    static __device__ __forceinline__ uint32_t apart(const uint32_t w[4], int i,
+                                                     const struct dequant &d)
+    {
+        return pair(w, i, d);
+    }
 };
 
 /* The code's exponent and mantissa, moved to BF16's, are 2^126 too small; E8M0 byte b is
@@ -131,12 +156,19 @@ template <> struct codec<W_MXFP4> {
                                                          const struct groups &g, int row,
                                                          int k)
     {
-        uint32_t b = __ldg((const uint8_t *)m.scale + (size_t)row * g.count + group_at(g, k));
-        struct dequant d;
+        return unpack(fetch(m, g, row, k), m, row);
+    }
 
-        d.scale = twice(b ? b << 7 : 0x40);
-        d.offset = twice((126 + 127) << 7);
-        return d;
+    static __device__ __forceinline__ struct packed fetch(const struct matrix &m,
+                                                          const struct groups &g, int row, int k)
+    {
+        return { __ldg((const uint8_t *)m.scale + (size_t)row * g.count + group_at(g, k)), 0 };
+    }
+
+    static __device__ __forceinline__ struct dequant unpack(const struct packed &p,
+                                                            const struct matrix &, int)
+    {
+        return { twice(p.scale ? p.scale << 7 : 0x40), twice((126 + 127) << 7) };
     }
 
     static __device__ __forceinline__ uint32_t pair(const uint32_t w[4], int i,
@@ -152,6 +184,12 @@ template <> struct codec<W_MXFP4> {
     {
         return codec<W_INT4>::x_pair(x, i);
     }
+
+    static __device__ __forceinline__ uint32_t apart(const uint32_t w[4], int i,
+                                                     const struct dequant &d)
+    {
+        return pair(w, i, d);
+    }
 };
 
 /* A byte under the exponent of 2^23 is the float 8388608 + byte. */
@@ -162,27 +200,47 @@ template <> struct codec<W_INT8> {
                                                          const struct groups &g, int row,
                                                          int k)
     {
-        struct dequant d;
+        return unpack(fetch(m, g, row, k), m, row);
+    }
 
-        d.scale = scale_at(m, g, row, k) << 16;
-        d.offset = 0x4b000000 | (m.zero ? zero_at(m, g, row, k, 8) : 128);
-        return d;
+    static __device__ __forceinline__ struct packed fetch(const struct matrix &m,
+                                                          const struct groups &g, int row, int k)
+    {
+        return { scale_at(m, g, row, k), m.zero ? zeros_at(m, g, row, k, 8) : 0 };
+    }
+
+    static __device__ __forceinline__ struct dequant unpack(const struct packed &p,
+                                                            const struct matrix &m, int row)
+    {
+        return { p.scale << 16, 0x4b000000 | (m.zero ? zero_of(p.zeros, row, 8) : 128) };
+    }
+
+    /* Bytes `low` of a and `high` of b. */
+    static __device__ __forceinline__ uint32_t two(uint32_t a, int low, uint32_t b, int high,
+                                                   const struct dequant &d)
+    {
+        float scale = __uint_as_float(d.scale), offset = __uint_as_float(d.offset);
+        float x = __uint_as_float(__byte_perm(a, 0x4b000000, 0x7440 + low)) - offset;
+        float y = __uint_as_float(__byte_perm(b, 0x4b000000, 0x7440 + high)) - offset;
+
+        return bits_of(__floats2bfloat162_rn(x * scale, y * scale));
     }
 
     static __device__ __forceinline__ uint32_t pair(const uint32_t w[4], int i,
                                                     const struct dequant &d)
     {
-        int b = i % 2 * 2;
-        float scale = __uint_as_float(d.scale), offset = __uint_as_float(d.offset);
-        float lo = __uint_as_float(__byte_perm(w[i / 2], 0x4b000000, 0x7440 + b)) - offset;
-        float hi = __uint_as_float(__byte_perm(w[i / 2], 0x4b000000, 0x7441 + b)) - offset;
-
-        return bits_of(__floats2bfloat162_rn(lo * scale, hi * scale));
+        return two(w[i / 2], i % 2 * 2, w[i / 2], i % 2 * 2 + 1, d);
     }
 
     static __device__ __forceinline__ uint32_t x_pair(const uint32_t *x, int i)
     {
         return x[i];
+    }
+
+    static __device__ __forceinline__ uint32_t apart(const uint32_t w[4], int i,
+                                                     const struct dequant &d)
+    {
+        return two(w[i / 4 * 2], i % 4, w[i / 4 * 2 + 1], i % 4, d);
     }
 };
 
@@ -191,6 +249,18 @@ template <> struct codec<W_BF16> {
 
     static __device__ __forceinline__ struct dequant load(const struct matrix &,
                                                          const struct groups &, int, int)
+    {
+        return dequant{};
+    }
+
+    static __device__ __forceinline__ struct packed fetch(const struct matrix &,
+                                                          const struct groups &, int, int)
+    {
+        return packed{};
+    }
+
+    static __device__ __forceinline__ struct dequant unpack(const struct packed &,
+                                                            const struct matrix &, int)
     {
         return dequant{};
     }
@@ -204,6 +274,12 @@ template <> struct codec<W_BF16> {
     static __device__ __forceinline__ uint32_t x_pair(const uint32_t *x, int i)
     {
         return x[i];
+    }
+
+    static __device__ __forceinline__ uint32_t apart(const uint32_t w[4], int i,
+                                                     const struct dequant &)
+    {
+        return __byte_perm(w[i / 2], w[i / 2 + 2], i % 2 ? 0x7632 : 0x5410);
     }
 };
 

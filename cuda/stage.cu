@@ -86,6 +86,7 @@ int gpu_route(struct gpu *g, int layer, struct route *out, struct err *e)
                            cudaMemcpyDeviceToHost, g->stream));
     TRY(g, cudaEventRecord(g->end, g->stream));
     TRY(g, cudaMemsetAsync(g->s.routed, 0, hidden, g->stream));
+    queue_order(g);
     if (g->layer[layer].ffn.gate.rows)
         queue_ffn(g, &g->layer[layer].ffn, g->tokens, g->s.shared);
     else
@@ -99,97 +100,6 @@ int gpu_route(struct gpu *g, int layer, struct route *out, struct err *e)
                     g->pos);
     *out = (struct route){ g->tokens, g->shape.topk, g->route_id, g->route_weight };
     return 0;
-}
-
-/* A run of experts whose tokens fit the scratch, as the kernels want them. */
-struct wave {
-    int *token;                         /* [pairs] */
-    float *weight;                      /* [pairs] */
-    int *of_token;                      /* [tokens][topk] */
-    int first[MAX_EXPERTS + 1];         /* [experts + 1]: pairs of expert i start here */
-    int experts, pairs;
-};
-
-/* Lay out the longest run of ids that fits; at least one does, since pairs >= batch. */
-static void fill_wave(struct gpu *g, struct wave *w, const uint16_t *id, int n)
-{
-    int topk = g->shape.topk, all = g->tokens * topk, count[MAX_EXPERTS] = { 0 };
-    int of_id[MAX_EXPERTS], at[MAX_EXPERTS];
-
-    w->token = (int *)gpu_staging(g);
-    w->weight = (float *)(w->token + g->pairs);
-    w->of_token = (int *)(w->weight + g->pairs);
-    w->experts = w->pairs = 0;
-    for (int i = 0; i < all; i++)
-        count[g->route_id[i]]++;
-    for (int x = 0; x < g->shape.experts; x++)
-        of_id[x] = -1;
-    while (w->experts < n && w->pairs + count[id[w->experts]] <= g->pairs) {
-        of_id[id[w->experts]] = w->experts;
-        at[w->experts] = w->first[w->experts] = w->pairs;
-        w->pairs += count[id[w->experts++]];
-    }
-    w->first[w->experts] = w->pairs;
-    for (int i = 0; i < all; i++) {
-        int x = of_id[g->route_id[i]];
-
-        w->of_token[i] = x < 0 ? -1 : at[x];
-        if (x < 0)
-            continue;
-        w->token[at[x]] = i / topk;
-        w->weight[at[x]++] = g->route_weight[i];
-    }
-}
-
-static void upload_wave(struct gpu *g, const struct wave *w)
-{
-    size_t n = w->pairs * sizeof(int), all = (size_t)g->tokens * g->shape.topk * sizeof(int);
-
-    queue_fetch(g, g->s.pair_token, w->token, n);
-    queue_fetch(g, g->s.pair_weight, w->weight, n);
-    queue_fetch(g, g->s.of_token, w->of_token, all);
-    TRY(g, cudaEventRecord(g->staged, g->stream));
-}
-
-static void run_wave(struct gpu *g, const struct wave *w, const uint16_t *id)
-{
-    size_t hidden = g->shape.hidden, inner = g->shape.expert_inner;
-
-    if (!w->pairs)
-        return;
-    upload_wave(g, w);
-    queue_gather(g, w->pairs);
-    for (int i = 0; i < w->experts; i++) {
-        const struct ffn *f = &g->slot_ffn[gpu_seat_of(g, g->routed_layer, id[i])];
-        size_t at = w->first[i];
-        struct product p = { g->s.gathered + at * hidden, hidden, w->first[i + 1] - w->first[i], 2,
-                             { { f->gate, g->s.gate + at * inner, inner },
-                               { f->up, g->s.up + at * inner, inner } } };
-
-        if (p.n)
-            queue_products(g, &p);
-    }
-    queue_silu(g, w->pairs * inner);
-    for (int i = 0; i < w->experts; i++) {
-        const struct ffn *f = &g->slot_ffn[gpu_seat_of(g, g->routed_layer, id[i])];
-        size_t at = w->first[i];
-        struct product p = { g->s.inner + at * inner, inner, w->first[i + 1] - w->first[i], 1,
-                             { { f->down, g->s.pair_out + at * hidden, hidden } } };
-
-        if (p.n)
-            queue_products(g, &p);
-    }
-    queue_sum(g);
-}
-
-void gpu_experts(struct gpu *g, const uint16_t *id, int n)
-{
-    struct wave w;
-
-    for (int first = 0; first < n; first += w.experts) {
-        fill_wave(g, &w, id + first, n - first);
-        run_wave(g, &w, id + first);
-    }
 }
 
 void gpu_add(struct gpu *g, const float *partial)

@@ -140,13 +140,95 @@ static int time_copy(struct gpu *g, struct gpu_timing *t, struct err *e)
     return gpu_check(g, e);
 }
 
+static void queue_batch_part(struct gpu *g, const struct gpu_timing *t, const uint16_t *id, int n)
+{
+    switch (t->what) {
+    case GPU_TIME_BATCH_ATTENTION:
+        queue_attention(g, t->layer, t->tokens, NULL);
+        break;
+    case GPU_TIME_BATCH_ATTEND:
+        queue_prepare(g, t->layer, t->tokens, NULL, g->pos);
+        queue_attend(g, t->layer, t->tokens, NULL, g->pos);
+        break;
+    case GPU_TIME_BATCH_ROUTER:
+        queue_norm(g, 0, t->tokens, NULL, g->layer[t->layer].ffn_norm);
+        queue_router(g, t->layer, t->tokens, false);
+        break;
+    case GPU_TIME_BATCH_SHARED:
+        queue_ffn(g, &g->layer[t->layer].ffn, t->tokens, g->s.shared);
+        break;
+    default:
+        gpu_experts(g, id, n);
+        break;
+    }
+}
+
+/* As the stages do it, launch by launch: where the host is slower than the device, so is this. */
+static void time_batch(struct gpu *g, struct gpu_timing *t)
+{
+    uint16_t id[MAX_EXPERTS];
+    int n = 0;
+    float ms = 0;
+
+    for (int x = 0; x < g->shape.experts; x++)
+        if (gpu_seat_of(g, t->layer, x) >= 0)
+            id[n++] = (uint16_t)x;
+    for (int i = -1; i < t->times; i++) {
+        if (i == 0)
+            TRY(g, cudaEventRecord(g->begin, g->stream));
+        queue_batch_part(g, t, id, n);
+    }
+    TRY(g, cudaEventRecord(g->end, g->stream));
+    TRY(g, cudaEventSynchronize(g->end));
+    TRY(g, cudaEventElapsedTime(&ms, g->begin, g->end));
+    t->microseconds = ms * 1000.0 / t->times;
+    t->bytes = 0;
+}
+
+/* The embedding's bytes are the matrices, so that the numbers are ordinary ones. */
+static int time_blas(struct gpu *g, struct gpu_timing *t, struct err *e)
+{
+    size_t edge = t->tokens, all = edge * edge;
+    const bf16 *m = (const bf16 *)g->embed.weight;
+    struct blas_product p = { t->tokens, t->tokens, t->tokens, m, m + all, edge, edge, NULL };
+    float ms = 0;
+
+    if (!g->blas)
+        return fail(e, -ENOTSUP, "no cuBLAS");
+    if (2 * all > (size_t)g->embed.rows * g->embed.cols)
+        return fail(e, -ENOTSUP, "the embedding has no %zu elements", 2 * all);
+    if (cudaMalloc((void **)&p.y, all * sizeof(float)) != cudaSuccess) {
+        cudaGetLastError();
+        return fail(e, -ENOMEM, "no %zu MB of VRAM for a product", all * sizeof(float) >> 20);
+    }
+    for (int i = -1; i < t->times && g->fault == cudaSuccess; i++) {
+        if (i == 0)
+            TRY(g, cudaEventRecord(g->begin, g->stream));
+        if (blas_mul(g->blas, &p))
+            gpu_fault(g, cudaErrorUnknown, "cublasGemmEx", __LINE__);
+    }
+    TRY(g, cudaEventRecord(g->end, g->stream));
+    TRY(g, cudaEventSynchronize(g->end));
+    TRY(g, cudaEventElapsedTime(&ms, g->begin, g->end));
+    TRY(g, cudaFree(p.y));
+    t->microseconds = ms * 1000.0 / t->times;
+    t->bytes = (double)all * (2 * sizeof(bf16) + sizeof(float));
+    return gpu_check(g, e);
+}
+
 int gpu_time(struct gpu *g, struct gpu_timing *t, struct err *e)
 {
     struct step_args a = { t->pos, t->tokens, g->steps, 0, {} };
 
     if (t->what == GPU_TIME_COPY)
         return time_copy(g, t, e);
+    if (t->what == GPU_TIME_BLAS)
+        return time_blas(g, t, e);
     g->tokens = t->tokens;
+    if (t->what >= GPU_TIME_BATCH_ATTENTION) {
+        time_batch(g, t);
+        return gpu_check(g, e);
+    }
     gpu_sync_table(g);
     *g->args_host = a;
     TRY(g, cudaMemcpy(g->args, &a, sizeof(a), cudaMemcpyHostToDevice));

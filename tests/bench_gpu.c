@@ -8,6 +8,7 @@
 enum { LAYERS = 8, EXPERTS = 256, BATCH = 8192 };
 
 static double copy_rate;                /* bytes a second, measured first */
+static double blas_rate;                /* TFLOP/s of a large product, or 0 */
 
 static void must(int rc, const struct err *e)
 {
@@ -140,6 +141,78 @@ static void time_hand_over(struct gpu *g, int away)
            away, shares, best * 1e6, best * 1e6 / LAYERS);
 }
 
+/* Multiply-adds of a layer's parts for n tokens, twice. */
+static double part_flops(const struct toy *t, enum gpu_timed what, int n)
+{
+    const struct shape *s = &t->s;
+    const struct layer_weights *w = &t->layer[1];
+    double rows = w->q.rows + w->k.rows + w->v.rows + w->g.rows + w->o.cols;
+
+    if (what == GPU_TIME_BATCH_ATTENTION)
+        return 2.0 * n * rows * s->hidden;
+    if (what == GPU_TIME_BATCH_SHARED)
+        return 6.0 * n * s->shared_inner * s->hidden;
+    return what == GPU_TIME_BATCH_EXPERTS ? 6.0 * n * s->topk * s->expert_inner * s->hidden : 0;
+}
+
+static double time_part(struct gpu *g, enum gpu_timed what, int layer, int n)
+{
+    struct gpu_timing t = { what, layer, n, 0, 5, 0, 0 };
+    struct err e;
+
+    must(gpu_time(g, &t, &e), &e);
+    return t.microseconds;
+}
+
+static void print_part(const struct toy *t, const char *name, enum gpu_timed what, int n,
+                       double us)
+{
+    double tera = part_flops(t, what, n) / us * 1e-6;
+
+    printf("  %-40s %10.1f us", name, us);
+    if (tera > 0)
+        printf(" %8.1f TFLOP/s", tera);
+    if (tera > 0 && blas_rate > 0)
+        printf("  %.2f of a large product of cuBLAS", tera / blas_rate);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* Where a layer's time goes, by the device's clock: a window layer with the routes that the last
+ * layer of time_prefill() left behind.  Products are attention less what it does between them. */
+static void time_parts(struct gpu *g, const struct toy *t, int n)
+{
+    int layer = LAYERS - 1;
+    double attention = time_part(g, GPU_TIME_BATCH_ATTENTION, layer, n);
+    double attend = time_part(g, GPU_TIME_BATCH_ATTEND, layer, n);
+
+    print_part(t, "attention, without products", GPU_TIME_BATCH_ATTEND, n, attend);
+    print_part(t, "attention, full layer", GPU_TIME_BATCH_ATTEND, n,
+               time_part(g, GPU_TIME_BATCH_ATTEND, 0, n));
+    print_part(t, "q k v g and o", GPU_TIME_BATCH_ATTENTION, n, attention - attend);
+    print_part(t, "norm and router", GPU_TIME_BATCH_ROUTER, n,
+               time_part(g, GPU_TIME_BATCH_ROUTER, layer, n));
+    print_part(t, "shared expert", GPU_TIME_BATCH_SHARED, n,
+               time_part(g, GPU_TIME_BATCH_SHARED, layer, n));
+    print_part(t, "routed experts", GPU_TIME_BATCH_EXPERTS, n,
+               time_part(g, GPU_TIME_BATCH_EXPERTS, layer, n));
+}
+
+static void time_blas(struct gpu *g)
+{
+    enum { EDGE = 8192 };
+    struct gpu_timing t = { GPU_TIME_BLAS, 0, EDGE, 0, 20, 0, 0 };
+    struct err e;
+
+    if (gpu_time(g, &t, &e)) {
+        printf("no product of cuBLAS to compare with: %s\n", e.text);
+        return;
+    }
+    blas_rate = 2.0 * EDGE * EDGE * EDGE / t.microseconds * 1e-6;
+    printf("cuBLAS, BF16, %d x %d x %d: %.0f us, %.1f TFLOP/s\n", EDGE, EDGE, EDGE,
+           t.microseconds, blas_rate);
+}
+
 static void time_prefill(struct gpu *g, const struct toy *t, int n)
 {
     int32_t *token = toy_memory((size_t)n * sizeof(*token));
@@ -168,6 +241,7 @@ static void time_prefill(struct gpu *g, const struct toy *t, int n)
     printf("prefill of %d tokens, %d layers: %.1f ms, %.0f us a layer, %.0f tok/s at 48 layers\n",
            n, LAYERS, start * 1e3, start * 1e6 / LAYERS, n / start * LAYERS / 48);
     fflush(stdout);
+    time_parts(g, t, n);
     free(token);
 }
 
@@ -192,7 +266,7 @@ static void time_steps(struct gpu *g)
 int main(int argc, char **argv)
 {
     enum wformat f = argc > 1 && !strcmp(argv[1], "mxfp4") ? W_MXFP4 : W_INT4;
-    int context = argc > 2 ? atoi(argv[2]) : 131072;
+    int context = argc > 2 && atoi(argv[2]) > 8192 ? atoi(argv[2]) : 131072;
     struct toy t;
     struct gpu_config c;
     struct gpu *g;
@@ -216,8 +290,10 @@ int main(int argc, char **argv)
     if (!only || !strcmp(only, "step"))
         time_steps(g);
     if (!only || !strcmp(only, "prefill")) {
+        time_blas(g);
         time_prefill(g, &t, 512);
         time_prefill(g, &t, 2048);
+        time_prefill(g, &t, 8192);
     }
     gpu_close(g);
     return 0;
