@@ -387,14 +387,23 @@ tests_check_gpu_copy_SOURCES += tests/gpu_plain.h
 tests_check_gpu_copy_SOURCES += tests/gpu_steps.h
 tests_check_gpu_copy_SOURCES += tests/tap.h
 tests_check_gpu_copy_LDADD    = $(GPU_LIBS) src/libengine.a -lm
+check_PROGRAMS += tests/check_gpu_group
+tests_check_gpu_group_SOURCES  = tests/check_gpu_group.c
+tests_check_gpu_group_SOURCES += tests/gpu_model.h
+tests_check_gpu_group_SOURCES += tests/gpu_plain.h
+tests_check_gpu_group_SOURCES += tests/gpu_steps.h
+tests_check_gpu_group_SOURCES += tests/tap.h
+tests_check_gpu_group_LDADD    = $(GPU_LIBS) src/libengine.a -lm
 if !HAVE_CUDA
 TESTS          += tests/check_gpu
 TESTS          += tests/check_gpu_copy
+TESTS          += tests/check_gpu_group
 endif
 
-check-gpu: tests/check_gpu tests/check_gpu_copy
+check-gpu: tests/check_gpu tests/check_gpu_copy tests/check_gpu_group
 	tests/check_gpu --full
 	tests/check_gpu_copy
+	tests/check_gpu_group
 .PHONY: check-gpu
 
 ## What kernels and engine do with a GPU; BENCH_GPU has the script's options and steps.
