@@ -8,9 +8,9 @@ near-full: a model that fills RAM and a 24 GB card, and the drive too: 60 GB in 
 near-full-24-32, near-full-24-80 and near-full-card are its steps.  make-skewed, make-even and
 make-near-full write models and do no more: with --models, for runs that may not take long.
 
-Kernels alone are measured by bench_gpu, which appends rows to the FILE after its --json; its row
-"large BF16 product" is the limit of prompts here.  What a step of the GPU costs without routed
-experts is a step with all of them in VRAM, less their bytes at the card's copy rate.
+Kernels alone are measured by bench_gpu, which appends rows to the FILE after its --json.  What a
+step of the GPU costs without routed experts is a step with all of them in VRAM, less their bytes
+at the card's copy rate.
 """
 import argparse
 import functools
@@ -36,7 +36,6 @@ NEAR_FULL = {
     'near-full-24-80': ['--vram', '24G', '--ram', '80G'],
     'near-full-card': [],
 }
-PRODUCT = 'large BF16 product'        # a row of bench_gpu, in TFLOP/s
 SHM, SHM_BYTES = '/dev/shm', 40e9
 
 
@@ -70,15 +69,13 @@ class Rows:
         self.keep([{'name': name, 'value': value, 'unit': unit, 'limit': limit, 'ratio': ratio,
                     'bar': bar, 'sense': sense, 'ok': ok}])
 
-    def kept(self):
-        if not os.path.exists(self.path):
-            return []
-        with open(self.path, encoding='utf-8') as f:
-            return json.load(f)
-
     def keep(self, new):
+        old = []
+        if os.path.exists(self.path):
+            with open(self.path, encoding='utf-8') as f:
+                old = json.load(f)
         names = {r['name'] for r in new}
-        rows = [r for r in self.kept() if r['name'] not in names] + new
+        rows = [r for r in old if r['name'] not in names] + new
         with open(self.path + '.new', 'w', encoding='utf-8') as f:
             f.write('[\n' + ',\n'.join(map(json.dumps, rows)) + '\n]\n')
         os.replace(self.path + '.new', self.path)
@@ -306,10 +303,10 @@ class Bench:
         across = per(plan['bytes']['experts'], self.rate(kind, 'h2d'))
         limit = None if across is None else max(across, seconds)
         say(f'{here["tps_mean"]:.0f} tok/s all resident, {away["tps_mean"]:.0f} with nothing')
-        product = self.o.product_tflops or next(
-            (r['value'] for r in self.rows.kept() if r['name'] == PRODUCT), None)
+        gmacs = self.gpu(plan).get('gmacs')
         # Attention is in the time and not in the products: what they reach alone is more.
-        self.rows.add(f'prefill of {n}, all resident', flops, 'TFLOP/s', product, '>=', 0.2)
+        self.rows.add(f'prefill of {n}, all resident', flops, 'TFLOP/s',
+                      2e-3 * gmacs if gmacs else None, '>=', 0.2)
         self.rows.add(f'prefill of {n}, nothing resident', n / away['tps_mean'], 's', limit, '<=',
                       1.1)
 
@@ -412,8 +409,6 @@ def options():
     p.add_argument('--prompt', type=int, default=8192)
     p.add_argument('--tokens', type=int, default=128)
     p.add_argument('--rounds', type=int, default=3)
-    p.add_argument('--product-tflops', type=float, metavar='N',
-                   help=f'in place of the kernels\' row "{PRODUCT}"')
     p.add_argument('steps', nargs='*', metavar='STEP')
     o = p.parse_args()
     known = {*MIXED, *NEAR_FULL, 'near-full', *('make-' + kind for kind in KINDS)}

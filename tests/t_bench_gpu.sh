@@ -53,7 +53,7 @@ row() { # tokens a second, bytes in VRAM, in RAM, on the drive
 case " $* " in
 *' plan '*)
     echo '{"machine": {"ram_read_gbps": 100, "drive_read_gbps": 2,
-           "gpus": [{"vram_gbps": 4000, "h2d_gbps": 50}]},
+           "gpus": [{"vram_gbps": 4000, "h2d_gbps": 50, "gmacs": 350000}]},
            "bytes": {"dense": 3000000000, "experts": 30000000000, "vram_slot": 1000},
            "experts": {"vram": 100, "ram": 28, "nvme": 0}}' ;;
 *' --help '*) echo '--upload-share' ;;
@@ -68,7 +68,7 @@ esac
 END
 cat >"$dir/kernels" <<'END'
 #!/bin/sh
-echo '{"name": "large BF16 product", "value": 700, "unit": "TFLOP/s"}' >"$2"
+echo '{"name": "a kernel", "value": 1, "unit": "us"}' >"$2"
 END
 chmod +x "$dir/program" "$dir/kernels"
 bench 0 --program "$dir/program" --kernels "$dir/kernels" --models "$dir/models" \
@@ -77,7 +77,7 @@ result $? 'the same with figures that are known'
 row 'decode at 16, all resident' '"value": 400.0,.* "limit": 90,.* "ok": false' &&
     row 'decode at 32 beside 16, all resident' '"limit": 500,.* "ratio": 0.9,.* "ok": true'
 result $? 'all resident'
-row 'prefill of 32, all resident' '"limit": 700,' &&
+row 'prefill of 32, all resident' '"limit": 700\.0,' && row 'a kernel' '"us"' &&
     row 'prefill of 32, nothing resident' '"value": 0.8,.* "limit": 0.6,.* "ok": false'
 result $? 'prompts: the library, and PCIe'
 row 'decode, all experts on the CPU, while it computes' '"value": 83.3.*"ok": true' &&
