@@ -11,28 +11,71 @@ extern "C" bool gpu_is_reference(void)
     return false;
 }
 
+static const char *advice_on(cudaError_t rc)
+{
+    switch (rc) {
+    case cudaErrorInsufficientDriver:
+        return "install a newer driver";
+    case cudaErrorSystemDriverMismatch:
+        return "restart the machine, so that the driver and its libraries are of one version";
+    case cudaErrorSystemNotReady:
+        return "start the services that the driver needs";
+    case cudaErrorNotPermitted:
+        return "this user, or this container, may not use the GPU";
+    case cudaErrorDevicesUnavailable:
+        return "another process has the GPU for itself";
+    default:
+        return "see the driver's log";
+    }
+}
+
+/* Versions are 1000 * major + 10 * minor. */
+static int refuse(cudaError_t rc, int driver, struct err *e)
+{
+    int runtime = 0;
+
+    cudaRuntimeGetVersion(&runtime);
+    return fail(e, -ENODEV, "CUDA: %s (%d); the driver is for CUDA %d.%d, this program for %d.%d: "
+                "%s", cudaGetErrorString(rc), (int)rc, driver / 1000, driver % 1000 / 10,
+                runtime / 1000, runtime % 1000 / 10, advice_on(rc));
+}
+
+static cudaError_t describe(struct gpu_facts *f, int device)
+{
+    cudaDeviceProp p;
+    int limit = 0;
+    cudaError_t rc = cudaGetDeviceProperties(&p, device);
+
+    if (rc == cudaSuccess)
+        rc = cudaDeviceGetAttribute(&limit, cudaDevAttrKernelExecTimeout, device);
+    if (rc != cudaSuccess)
+        return rc;
+    snprintf(f->name, sizeof(f->name), "%.63s", p.name);
+    f->major = p.major;
+    f->minor = p.minor;
+    f->time_limit = limit;
+    rc = cudaSetDevice(device);
+    return rc == cudaSuccess ? cudaMemGetInfo(&f->free_bytes, &f->vram_bytes) : rc;
+}
+
 extern "C" int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e)
 {
-    int n = 0;
-    cudaError_t rc = cudaGetDeviceCount(&n);
+    int n = 0, driver = 0, before = 0;
+    cudaError_t rc = cudaDriverGetVersion(&driver);
 
-    if (rc == cudaErrorNoDevice || rc == cudaErrorInsufficientDriver)
+    if (rc == cudaSuccess && !driver)   /* none is installed */
         return 0;
-    for (int i = 0; rc == cudaSuccess && i < n && i < MAX_GPUS; i++) {
-        cudaDeviceProp p;
-
-        rc = cudaGetDeviceProperties(&p, i);
-        if (rc != cudaSuccess)
-            break;
-        snprintf(out[i].name, sizeof(out[i].name), "%.63s", p.name);
-        out[i].major = p.major;
-        out[i].minor = p.minor;
-        rc = cudaSetDevice(i);
-        if (rc == cudaSuccess)
-            rc = cudaMemGetInfo(&out[i].free_bytes, &out[i].vram_bytes);
-    }
+    if (rc == cudaSuccess)
+        rc = cudaGetDeviceCount(&n);
+    if (rc == cudaErrorNoDevice)
+        return 0;
+    if (rc == cudaSuccess)
+        rc = cudaGetDevice(&before);
+    for (int i = 0; rc == cudaSuccess && i < n && i < MAX_GPUS; i++)
+        rc = describe(&out[i], i);
     if (rc != cudaSuccess)
-        return fail(e, -ENODEV, "CUDA: %s", cudaGetErrorString(rc));
+        return refuse(rc, driver, e);
+    cudaSetDevice(before);
     return n;
 }
 

@@ -163,17 +163,15 @@ void gpu_fault(struct gpu *g, cudaError_t rc, const char *call, int line)
     g->fault = rc;
     g->fault_call = call;
     g->fault_line = line;
+    g->fault_step = g->steps;
 }
 
 int gpu_check(struct gpu *g, struct err *e)
 {
     if (g->fault == cudaSuccess)
         return 0;
-    if (g->fault_told)
-        return fail(e, -EREMOTEIO, "the GPU has failed before");
-    g->fault_told = true;
     return fail(e, -EREMOTEIO, "GPU %d: %s (%d) in %.60s, step %u, line %d", g->c.device,
-                cudaGetErrorString(g->fault), (int)g->fault, g->fault_call, g->steps,
+                cudaGetErrorString(g->fault), (int)g->fault, g->fault_call, g->fault_step,
                 g->fault_line);
 }
 

@@ -32,13 +32,15 @@ struct gpu_facts {
     char name[64];
     size_t vram_bytes, free_bytes;
     int major, minor;           /* compute capability */
+    bool time_limit;            /* a display hangs on it: the driver ends what runs for seconds */
 };
 
 /* Whether this is gpu_ref.c, which computes on the caller's thread. */
 bool gpu_is_reference(void);
 
-/* The CUDA devices of this machine: how many (0 where there is none), the first MAX_GPUS
- * described in out; or a negative errno with the words (driver too old ...). */
+/* The CUDA devices of this machine: how many (0 where there is none, or no driver), the first
+ * MAX_GPUS described in out.  -ENODEV with both versions and advice where they cannot be used:
+ * a driver that is too old, or of another version than its libraries, a device that is taken. */
 int gpu_list(struct gpu_facts out[MAX_GPUS], struct err *e);
 
 /* In 1e9 a second. */
@@ -55,6 +57,14 @@ int gpu_measure(int device, struct gpu_speeds *out, struct err *e);
 /* The KV cache, row by row as in RAM: [kv_heads][rows][head_dim]. */
 enum gpu_kv { GPU_KV_Q8, GPU_KV_FP8, GPU_KV_BF16, GPU_KV_TYPES };
 
+/* For tests, what gpu_ref*.c does wrong; the .cu files take no notice.  Steps, batches and copies
+ * into slots count from 1 on; 0: never. */
+struct gpu_faults {
+    int dead_step, dead_batch, dead_fill;       /* the device fails in this one, for good */
+    int late_step;              /* the watchdog fires, once the CPU has done its first share */
+    int nan_step, nan_batch;    /* a number that is none gets into the residual stream */
+};
+
 struct gpu;
 
 struct gpu_config {
@@ -69,6 +79,7 @@ struct gpu_config {
                                  * embedding and head, plus 4 KiB a layer */
     int watchdog_ms;            /* a decode step gives the CPU so long for its share; 0: for ever */
     bool own_products;          /* never cuBLAS; for tests */
+    struct gpu_faults faults;
 };
 
 /* Sizes of copies in VRAM, where each part is aligned. */
@@ -167,7 +178,8 @@ void gpu_logits(struct gpu *g, int from, int n);
 int  gpu_read_hidden(struct gpu *g, float *x, struct err *e);
 int  gpu_write_hidden(struct gpu *g, const float *x, struct err *e);
 
-/* Until all that was queued is done.  -EREMOTEIO, with the words of the first fault once. */
+/* Until all that was queued is done.  -EREMOTEIO where the device has failed, with the words of
+ * the first fault, here and wherever it surfaces. */
 int  gpu_wait(struct gpu *g, struct err *e);
 
 /* --- the cache, to host memory and back ---------------------------------------------------- */

@@ -158,7 +158,7 @@ struct gpu {
     cudaError_t fault;
     const char *fault_call;
     int fault_line;
-    bool fault_told;
+    uint32_t fault_step;
 };
 
 /* Run a CUDA call unless the device has already failed, and keep the first failure. */

@@ -217,6 +217,12 @@ int gpu_open(struct gpu **out, const struct gpu_config *c, struct err *e)
     return 0;
 }
 
+int gpu_ref_check(const struct gpu *g, struct err *e)
+{
+    return g->dead ? fail(e, -EREMOTEIO, "GPU %d: it fails because a test asked for it",
+                          g->c.device) : 0;
+}
+
 void gpu_close(struct gpu *g)
 {
     if (!g)

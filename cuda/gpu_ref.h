@@ -39,11 +39,19 @@ struct gpu {
     /* The step in progress: layers before at_layer are done; a share may be out. */
     int at_layer;
     bool share_out, running;
+    int steps, batches, fills;          /* so far, for c.faults */
+    bool dead;
     uint16_t *step_id;                  /* [layers][GPU_STEP_TOKENS][topk] */
     float *step_weight;
     uint16_t *share_id, *share_token;
     float *share_weight, *share_partial;
 };
+
+/* -EREMOTEIO with words where c.faults has made the device fail, else 0. */
+int  gpu_ref_check(const struct gpu *g, struct err *e);
+
+/* What gpu_embed() does, for a step too. */
+void gpu_ref_begin(struct gpu *g, const struct batch *b);
 
 /* Bytes of one cached row of a KV head. */
 size_t gpu_ref_row_bytes(const struct gpu_config *c);

@@ -37,8 +37,10 @@ int gpu_read_rows(struct gpu *g, int layer, int from, int n, const struct gpu_ro
 {
     const struct kv_layer *l = &g->kv[layer];
     struct range r = { to->rows, from, n };
-    int rc = check_range(g, layer, &r, e);
+    int rc = gpu_ref_check(g, e);
 
+    if (!rc)
+        rc = check_range(g, layer, &r, e);
     if (rc)
         return rc;
     copy_rows(g, to->k, l->k, gpu_ref_row_bytes(&g->c), &r);
@@ -55,8 +57,10 @@ int gpu_write_rows(struct gpu *g, int layer, int from, int n, const struct gpu_r
 {
     struct kv_layer *l = &g->kv[layer];
     struct range r = { rows->rows, from, n };
-    int rc = check_range(g, layer, &r, e);
+    int rc = gpu_ref_check(g, e);
 
+    if (!rc)
+        rc = check_range(g, layer, &r, e);
     if (rc)
         return rc;
     copy_rows(g, l->k, rows->k, gpu_ref_row_bytes(&g->c), &r);
@@ -75,8 +79,10 @@ int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e
     if (gpu_ffn_bytes(&x->ffn) > g->c.slot_bytes)
         return fail(e, -E2BIG, "layer %d expert %d: %zu bytes do not fit a slot of %zu", x->layer,
                     x->id, gpu_ffn_bytes(&x->ffn), g->c.slot_bytes);
+    g->fills++;
+    g->dead |= g->fills == g->c.faults.dead_fill;
     gpu_ref_put_ffn(&at, &g->slot[slot], &x->ffn);
-    return 0;
+    return gpu_ref_check(g, e);
 }
 
 static bool same_shape(const struct matrix *a, const struct matrix *b)
@@ -111,7 +117,7 @@ int gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err
     read_matrix(&to->gate, &f->gate);
     read_matrix(&to->up, &f->up);
     read_matrix(&to->down, &f->down);
-    return 0;
+    return gpu_ref_check(g, e);
 }
 
 static bool aligned(const struct matrix *m)
@@ -128,12 +134,12 @@ int gpu_map_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
         return fail(e, -EINVAL, "layer %d expert %d: a part is not at a multiple of %d bytes",
                     x->layer, x->id, (int)MAP_ALIGN);
     g->slot[slot] = *f;
-    return 0;
+    return gpu_ref_check(g, e);
 }
 
 bool gpu_slot_ready(struct gpu *g, int slot)
 {
-    return g->slot[slot].gate.rows > 0;
+    return g->dead || g->slot[slot].gate.rows > 0;
 }
 
 void gpu_seat(struct gpu *g, int layer, int id, int slot)

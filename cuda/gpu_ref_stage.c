@@ -29,7 +29,7 @@ static void add_all(struct gpu *g, float *to, const float *from, float scale)
         to[i] += scale * from[i];
 }
 
-void gpu_embed(struct gpu *g, const struct batch *b)
+void gpu_ref_begin(struct gpu *g, const struct batch *b)
 {
     size_t hidden = (size_t)g->shape->hidden;
 
@@ -38,6 +38,15 @@ void gpu_embed(struct gpu *g, const struct batch *b)
     g->pos = b->pos;
     for (size_t t = 0; t < (size_t)b->tokens; t++)
         ref_row(g->x + t * hidden, &g->embed, b->token[t]);
+}
+
+void gpu_embed(struct gpu *g, const struct batch *b)
+{
+    gpu_ref_begin(g, b);
+    g->batches++;
+    g->dead |= g->batches == g->c.faults.dead_batch;
+    if (g->batches == g->c.faults.nan_batch)
+        g->x[0] = NAN;
 }
 
 static void store_q8(uint8_t *row, uint16_t *scale, const float *x, int dim)
@@ -211,7 +220,10 @@ int gpu_route(struct gpu *g, int layer, struct route *out, struct err *e)
     const struct layer_weights *w = &g->layer[layer];
     size_t n = (size_t)g->tokens * (size_t)g->shape->hidden * sizeof(float);
     size_t experts = (size_t)g->shape->experts, topk = (size_t)g->shape->topk;
+    int rc = gpu_ref_check(g, e);
 
+    if (rc)
+        return rc;
     g->routed_layer = layer;
     norm_all(g, w->ffn_norm);
     ref_mul(g->router, experts, &w->router, g->h, (size_t)g->shape->hidden, g->tokens, 0,
@@ -248,9 +260,8 @@ void gpu_experts(struct gpu *g, const uint16_t *id, int n)
 
 int gpu_read_normed(struct gpu *g, float *h, struct err *e)
 {
-    (void)e;
     memcpy(h, g->h, (size_t)g->tokens * (size_t)g->shape->hidden * sizeof(float));
-    return 0;
+    return gpu_ref_check(g, e);
 }
 
 void gpu_add(struct gpu *g, const float *partial)
@@ -285,23 +296,19 @@ void gpu_logits(struct gpu *g, int from, int n)
 
 int gpu_read_hidden(struct gpu *g, float *x, struct err *e)
 {
-    (void)e;
     memcpy(x, g->x, (size_t)g->tokens * (size_t)g->shape->hidden * sizeof(float));
-    return 0;
+    return gpu_ref_check(g, e);
 }
 
 int gpu_write_hidden(struct gpu *g, const float *x, struct err *e)
 {
-    (void)e;
     memcpy(g->x, x, (size_t)g->tokens * (size_t)g->shape->hidden * sizeof(float));
-    return 0;
+    return gpu_ref_check(g, e);
 }
 
 int gpu_wait(struct gpu *g, struct err *e)
 {
-    (void)g;
-    (void)e;
-    return 0;
+    return gpu_ref_check(g, e);
 }
 
 int gpu_product(struct gpu *g, const struct matrix *m, const float *x, int n, float *y)

@@ -16,9 +16,16 @@ int gpu_capture(struct gpu *g, int tokens, struct err *e)
 
 int gpu_step(struct gpu *g, const struct batch *b, struct err *e)
 {
+    int rc = gpu_ref_check(g, e);
+
+    if (rc)
+        return rc;
     if (!g->captured[b->tokens])
         return fail(e, -EINVAL, "no step of %d tokens was captured", b->tokens);
-    gpu_embed(g, b);
+    gpu_ref_begin(g, b);
+    g->steps++;
+    if (g->steps == g->c.faults.nan_step)
+        g->x[0] = NAN;
     g->at_layer = 0;
     g->share_out = false;
     g->running = true;
@@ -61,8 +68,22 @@ static int begin_sparse(struct gpu *g, int layer, struct err *e)
     return list_share(g, layer);
 }
 
+/* A fault that a test wants the step to have. */
+static int check_step(struct gpu *g, struct err *e)
+{
+    g->dead |= g->steps == g->c.faults.dead_step;
+    if (g->share_out && g->steps == g->c.faults.late_step)
+        return fail(e, -ETIMEDOUT, "step %d: no answer from the CPU in %d ms", g->steps,
+                    g->c.watchdog_ms);
+    return gpu_ref_check(g, e);
+}
+
 int gpu_next_share(struct gpu *g, struct gpu_share *out, struct err *e)
 {
+    int rc = check_step(g, e);
+
+    if (rc)
+        return rc;
     while (g->at_layer < g->shape->layers) {
         int layer = g->at_layer, pairs = 0;
 
@@ -117,7 +138,10 @@ void gpu_step_route(const struct gpu *g, int layer, struct route *out)
 int gpu_read_logits(struct gpu *g, int row, int n, float *logits, struct err *e)
 {
     size_t vocab = (size_t)g->shape->vocab;
+    int rc = gpu_ref_check(g, e);
 
+    if (rc)
+        return rc;
     memcpy(logits, g->logits + (size_t)row * vocab, (size_t)n * vocab * sizeof(float));
     for (size_t i = 0; i < (size_t)n * vocab; i++)
         if (!isfinite(logits[i]))
@@ -146,7 +170,6 @@ int gpu_sample(struct gpu *g, const struct gpu_choice *c, int32_t *id, struct er
     double weight[GPU_TOP], mass = 0, part = 0, left;
     int ids[GPU_TOP], n = 0, kept = 0, i = 0;
 
-    (void)e;
     assert(c->top_k > 0 && c->top_k <= GPU_TOP && c->temperature > 0);
     if (c->min_p > 0)
         floor = fminf((float)(top + c->temperature * log(c->min_p)), top);
@@ -165,5 +188,5 @@ int gpu_sample(struct gpu *g, const struct gpu_choice *c, int32_t *id, struct er
     while (i < kept - 1 && (left -= weight[i]) >= 0)
         i++;
     *id = ids[i];
-    return 0;
+    return gpu_ref_check(g, e);
 }
