@@ -42,3 +42,26 @@ int mirror_restore(const struct mirror *m, int from, int to, bool windows_only, 
 {
     return copy_all(m, from, to, windows_only, gpu_write_rows, e);
 }
+
+static void clear(uint8_t *rows, size_t each, const struct kv_layer *l, int heads, int row)
+{
+    for (int h = 0; rows && h < heads; h++)
+        memset(rows + ((size_t)h * (size_t)l->rows + (size_t)row) * each, 0, each);
+}
+
+int mirror_wipe(const struct mirror *m, int from, int to, struct err *e)
+{
+    int heads = m->shape->kv_heads;
+
+    for (int i = 0; i < m->shape->layers; i++) {
+        const struct kv_layer *l = &m->kv->layer[i];
+
+        for (int p = from; p < to; p++) {
+            clear(l->k, m->kv->row_bytes, l, heads, p % l->rows);
+            clear(l->v, m->kv->row_bytes, l, heads, p % l->rows);
+            clear((uint8_t *)l->k_scale, sizeof(uint16_t), l, heads, p % l->rows);
+            clear((uint8_t *)l->v_scale, sizeof(uint16_t), l, heads, p % l->rows);
+        }
+    }
+    return mirror_restore(m, from, to, false, e);
+}

@@ -18,4 +18,9 @@ struct mirror {
 int mirror_save(const struct mirror *m, int from, int to, bool windows_only, struct err *e);
 int mirror_restore(const struct mirror *m, int from, int to, bool windows_only, struct err *e);
 
+/* Zeros in place of positions from..to - 1, at most a batch of them, on both sides: kernels load
+ * values behind the last one and multiply them by zero, which does not help against a NaN.
+ * Errors and blocking as above. */
+int mirror_wipe(const struct mirror *m, int from, int to, struct err *e);
+
 #endif

@@ -225,6 +225,16 @@ static void take_snapshot(struct session *s)
         snapshots_take(&s->snapshots, &s->kv, s->length);
 }
 
+/* What a failed batch has written is of no use to anybody.  A fault of the GPU itself shows in
+ * the next call. */
+static void wipe(struct session *s, const struct batch *b)
+{
+    struct mirror m = mirror_of(s);
+
+    if (s->engine->seated == s)
+        mirror_wipe(&m, b->pos, b->pos + b->tokens, NULL);
+}
+
 static int run_chunk(struct session *s, const struct batch *b, const struct eval *v, bool last,
                      struct err *e)
 {
@@ -280,7 +290,9 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
             v->progress(v->arg, from + b.tokens);
     }
     pool_end(g->pool);
-    if (rc && rc != -ECANCELED)
+    if (rc && rc != -ECANCELED) {
+        wipe(s, &b);
         session_keep(s, start);
+    }
     return rc;
 }
