@@ -2,6 +2,7 @@
 #include "src/engine.h"
 #include "src/engine_internal.h"
 #include "src/directory.h"
+#include "src/engine_faults.h"
 #include "src/memory.h"
 #include "src/options.h"
 #include "src/snapshots.h"
@@ -65,6 +66,10 @@ static int place(struct engine *g, struct options *o, struct err *e)
     if (o->context > g->model->shape.max_positions)
         return fail(e, -ENOTSUP, "-c %d: the model has positions for %d tokens", o->context,
                     g->model->shape.max_positions);
+    if (room.vram_total && o->vram_bytes[0] > (int64_t)room.vram_free)
+        return fail(e, -ENOMEM, "--vram: %jd MB are asked for, %zu of %zu MB are free on %s",
+                    (intmax_t)(o->vram_bytes[0] >> 20), room.vram_free >> 20,
+                    room.vram_total >> 20, g->gpu_facts.name);
     budget_fill(&b, o, &room);
     b.batch = ENGINE_BATCH;
     b.snapshots = SNAPSHOTS;
@@ -92,6 +97,10 @@ static int load_experts(struct engine *g, const struct options *o, struct err *e
     for (int i = STREAM_AUTO; i <= STREAM_PREADV; i++)
         if (!strcmp(o->io, backends[i]))
             c.stream.backend = (enum stream_backend)i;
+    if (o->faults) {
+        c.stream.fault = o->faults->read;
+        c.stream.fault_arg = o->faults->read_arg;
+    }
     if (g->device >= 0) {
         c.pin = gpu_pin;
         c.unpin = gpu_unpin;
@@ -216,6 +225,16 @@ int engine_threads(const struct engine *g)
     return pool_threads(g->pool);
 }
 
+const char *engine_gpu_name(const struct engine *g)
+{
+    return g->gpu ? g->gpu_facts.name : NULL;
+}
+
+struct vram_stats engine_vram(const struct engine *g)
+{
+    return g->vram ? vram_stats(g->vram) : (struct vram_stats){ 0 };
+}
+
 void engine_begin(struct engine *g)
 {
     pool_begin(g->pool);
@@ -233,6 +252,19 @@ int engine_warm(struct engine *g, struct err *e)
     if (!rc)
         experts_fill(g->experts);
     return rc;
+}
+
+int engine_idle(struct engine *g, double seconds, struct err *e)
+{
+    bool more = experts_poll(g->experts);
+    int rc = 0;
+
+    if (g->vram) {
+        vram_advance(g->vram, seconds);
+        more |= vram_pending(g->vram);
+        rc = vram_fault(g->vram, e);
+    }
+    return rc ? rc : more;
 }
 
 void engine_request_done(struct engine *g)

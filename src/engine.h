@@ -4,6 +4,7 @@
 #include "src/experts.h"
 #include "src/model.h"
 #include "src/tokenizer.h"
+#include "src/vram.h"
 
 #include <stdatomic.h>
 
@@ -30,12 +31,21 @@ const struct placement *engine_placement(const struct engine *g);
 const char *engine_isa(const struct engine *g);         /* of the kernels in use */
 int  engine_threads(const struct engine *g);            /* that compute */
 
+/* The GPU's name, or NULL where the CPU does everything; and who moved into its memory. */
+const char *engine_gpu_name(const struct engine *g);
+struct vram_stats engine_vram(const struct engine *g);
+
 /* What the router has chosen, from earlier runs on; NULL where nothing is routed. */
 const struct popularity *engine_popularity(const struct engine *g);
 
 /* Until VRAM and RAM hold all the experts they have room for, which otherwise happens behind
  * requests: for benchmarks.  Blocks.  -EREMOTEIO. */
 int  engine_warm(struct engine *g, struct err *e);
+
+/* The same bit by bit, for when nobody waits: what `seconds` of PCIe time pay for.  1: there is
+ * more to do; 0: not before another token is evaluated; -EREMOTEIO.  Never blocks for a copy or
+ * a read. */
+int  engine_idle(struct engine *g, double seconds, struct err *e);
 
 /* A request has ended; what comes is another's. */
 void engine_request_done(struct engine *g);

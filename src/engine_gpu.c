@@ -1,5 +1,6 @@
 /* A GPU in the engine: choosing it, moving the dense weights there, and what the runner needs
  * for experts that are seated, pass through, or stay on the CPU. */
+#include "src/engine_faults.h"
 #include "src/engine_internal.h"
 #include "src/feed.h"
 #include "src/machine.h"
@@ -29,34 +30,50 @@ static int choose_reference(struct engine *g, struct err *e)
     return 0;
 }
 
+static int list(const struct options *o, struct gpu_facts facts[MAX_GPUS], struct err *e)
+{
+    return o->faults && o->faults->list ? o->faults->list(facts, e) : gpu_list(facts, e);
+}
+
+/* Card `want` of the n there are: 0, or -ENODEV with why it cannot be used. */
+static int choose_card(struct engine *g, const struct gpu_facts *facts, int n, int want,
+                       struct err *e)
+{
+    const struct gpu_facts *f = &facts[want];
+
+    if (want >= n)
+        return fail(e, -ENODEV, "no CUDA device %d (the machine shows %d)", want, n);
+    if (f->major < LEAST_MAJOR)
+        return fail(e, -ENODEV, "%s has compute capability %d.%d, %d.0 is needed", f->name,
+                    f->major, f->minor, (int)LEAST_MAJOR);
+    g->gpu_facts = *f;
+    g->device = want;
+    return 0;
+}
+
 int engine_gpu_choose(struct engine *g, const struct options *o, struct err *e)
 {
     bool any = !strcmp(o->device, "auto");
-    int want = !strncmp(o->device, "cuda:", 5) ? atoi(o->device + 5) : 0, n;
+    int want = !strncmp(o->device, "cuda:", 5) ? atoi(o->device + 5) : 0, n, rc;
     struct gpu_facts facts[MAX_GPUS];
+    struct err why;
 
     g->device = -1;
     if (!strcmp(o->device, "cpu") || (any && !strcmp(o->kv_type, "f32")))
         return 0;
     if (!strcmp(o->device, "ref"))
         return choose_reference(g, e);
-    n = gpu_list(facts, e);
-    if (any && n < 0) {
-        warn(g->log, "no GPU is used: %s", e->text);
+    n = list(o, facts, &why);
+    if (any && !n)
         return 0;
-    }
-    if (n < 0 || (any && !n))
-        return n < 0 ? fail(e, -ENODEV, "--device %s: %s", o->device, e->text) : 0;
-    if (want >= n)
-        return fail(e, -ENODEV, "--device %s: no CUDA device (the machine shows %d)", o->device,
-                    n);
-    if (any && facts[want].major < LEAST_MAJOR) {
-        warn(g->log, "no GPU is used: %s has compute capability %d.%d, 8.0 is needed",
-             facts[want].name, facts[want].major, facts[want].minor);
-        return 0;
-    }
-    g->gpu_facts = facts[want];
-    g->device = want;
+    rc = n < 0 ? n : choose_card(g, facts, n, want, &why);
+    if (rc && !any)
+        return fail(e, -ENODEV, "--device %s: %s", o->device, why.text);
+    if (rc)
+        warn(g->log, "no GPU is used: %s", why.text);
+    else if (facts[want].time_limit && (!o->gpu_watchdog || o->gpu_watchdog > 1))
+        warn(g->log, "%s drives a display, so that the driver ends what waits there for seconds: "
+             "set --gpu-watchdog to 1, or let another card drive it", facts[want].name);
     return 0;
 }
 
@@ -78,6 +95,8 @@ int engine_gpu_open(struct engine *g, const struct options *o, struct err *e)
 
     c.device = g->device;
     c.watchdog_ms = o->gpu_watchdog * 1000;
+    if (o->faults)
+        c.faults = o->faults->gpu;
     rc = gpu_open(&g->gpu, &c, e);
     if (!rc)
         rc = upload(g, e);

@@ -404,6 +404,11 @@ void expert_tiers_warm(struct expert_tiers *t)
     cache_warm(t->cache);
 }
 
+bool expert_tiers_poll(struct expert_tiers *t)
+{
+    return cache_poll(t->cache, 0) > 0;
+}
+
 void expert_tiers_fill(struct expert_tiers *t)
 {
     while (cache_poll(t->cache, 0.1))

@@ -222,6 +222,11 @@ void experts_count_vram(struct experts *x, int n)
     x->counts.vram += (uint64_t)n;
 }
 
+bool experts_poll(struct experts *x)
+{
+    return x->tiers && expert_tiers_poll(x->tiers);
+}
+
 void experts_fill(struct experts *x)
 {
     if (x->tiers)

@@ -102,6 +102,9 @@ int  experts_adopted(struct experts *x, struct err *e);
 /* So many of the experts that were needed lay in VRAM. */
 void experts_count_vram(struct experts *x, int n);
 
+/* Take in what was read and go on filling RAM.  Whether reads are under way.  Never blocks. */
+bool experts_poll(struct experts *x);
+
 /* Until RAM is as full as it gets.  Blocks. */
 void experts_fill(struct experts *x);
 

@@ -22,6 +22,7 @@ int  expert_tiers_next(struct expert_tiers *t, const struct expert *const **out,
 void expert_tiers_release(struct expert_tiers *t);
 void expert_tiers_finish(struct expert_tiers *t);
 void expert_tiers_warm(struct expert_tiers *t);
+bool expert_tiers_poll(struct expert_tiers *t);
 void expert_tiers_fill(struct expert_tiers *t);
 /* Warn once where memory could not be pinned. */
 void expert_tiers_check_pins(struct expert_tiers *t);

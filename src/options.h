@@ -19,6 +19,8 @@ struct option_list {
     int n;
 };
 
+struct engine_faults;
+
 struct options {
     enum command command;
     const char *model_dir;
@@ -75,6 +77,8 @@ struct options {
     const char *notify_socket;  /* of systemd, or NULL */
     int listen_fds;             /* sockets that systemd holds open, from 3 on */
     bool watchdog;              /* systemd wants to hear that the server lives */
+
+    const struct engine_faults *faults; /* what a test wants to go wrong; no option sets it */
 
     void *owned[OPTION_STOPS];  /* memory behind the pointers above */
     int owneds;

@@ -41,6 +41,8 @@ struct vram {
     struct move move[MOVES];            /* each with the loan of its number */
     bool leaving;                       /* one of them is */
     int look;                           /* the row to look at next */
+    int quiet;                          /* rows looked at in vain since the last token */
+    float token;                        /* tells one token from the next */
     double move_bytes, credit_bytes;
     bool warned;
     int fault;                          /* of the GPU, and its words */
@@ -119,6 +121,8 @@ static int fill_in(struct vram *v, struct err *e)
     v->place = calloc(all + 1, sizeof(*v->place));
     v->seat = calloc((size_t)v->seats + 1, sizeof(*v->seat));
     v->first = calloc((size_t)v->seats + 1, sizeof(*v->first));
+    for (int i = 0; v->seat && i < v->seats; i++)
+        v->seat[i].row = -1;
     if (!ranked || !v->place || !v->seat || !v->first) {
         free(ranked);
         return fail(e, -ENOMEM, "%d seats in VRAM: out of memory", v->seats);
@@ -126,8 +130,6 @@ static int fill_in(struct vram *v, struct err *e)
     for (int i = 0; i < s->layers; i++)
         if (v->c.model->sparse_index[i] >= 0)
             v->layer_number[v->c.model->sparse_index[i]] = i;
-    for (int i = 0; i < v->seats; i++)
-        v->seat[i].row = -1;
     if (v->seats) {
         v->move_bytes = (double)gpu_ffn_bytes(&v->c.model->expert[0].ffn);
         choose_firsts(v, ranked);
@@ -215,7 +217,6 @@ static void stop(struct vram *v, int rc, const struct err *e)
 {
     v->fault = rc;
     v->why = *e;
-    warn(v->c.log, "%s; experts do not move to VRAM any more", e->text);
 }
 
 static void fill_seat(struct vram *v, struct move *m)
@@ -301,18 +302,29 @@ static void step(struct vram *v, struct move *m)
         take_seat(v, m);
 }
 
+/* The unit of a use grows with every token. */
+static float last_token(const struct vram *v)
+{
+    return experts_popularity(v->c.experts)->layer[0].recent_unit;
+}
+
 /* Who changes places next; false: nobody of the rows that are still to be looked at. */
 static bool find_exchange(struct vram *v, int *looks, struct move *m)
 {
     const struct popularity *p = experts_popularity(v->c.experts);
 
+    if (v->token != last_token(v))
+        v->quiet = 0;
+    v->token = last_token(v);
     for (; *looks > 0; --*looks) {
         int row = v->look, out;
 
         v->look = (row + 1) % v->rows;
+        v->quiet++;
         if (!policy_exchange(&p->layer[row], place_of(v, row, 0), share_of(v, row) / 4, &m->id,
                              &out))
             continue;
+        v->quiet = 0;
         m->row = row;
         m->seat = gpu_seat_of(v->c.gpu, v->layer_number[row], out);
         *place_of(v, row, out) = POLICY_APART;
@@ -375,7 +387,7 @@ int vram_fill(struct vram *v, struct err *e)
             nanosleep(&nap, NULL);
     }
     v->credit_bytes = 0;
-    return v->fault ? fail(e, v->fault, "%s", v->why.text) : 0;
+    return vram_fault(v, e);
 }
 
 bool vram_busy(const struct vram *v)
@@ -384,6 +396,19 @@ bool vram_busy(const struct vram *v)
         if (v->move[i].stage != IDLE)
             return true;
     return false;
+}
+
+bool vram_pending(const struct vram *v)
+{
+    if (v->fault || !v->seats)
+        return false;
+    return v->firsts < v->seats || vram_busy(v) ||
+           (!v->c.fixed && (v->quiet < v->rows || v->token != last_token(v)));
+}
+
+int vram_fault(const struct vram *v, struct err *e)
+{
+    return v->fault ? fail(e, v->fault, "%s", v->why.text) : 0;
 }
 
 int vram_seated(const struct vram *v)
@@ -395,6 +420,7 @@ struct vram_stats vram_stats(const struct vram *v)
 {
     struct vram_stats s = v->stats;
 
+    s.seats = v->seats;
     s.seated = v->seated;
     return s;
 }

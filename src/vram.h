@@ -25,7 +25,7 @@ struct vram_config {
 struct vram_stats {
     uint64_t promotions, demotions;     /* a promotion: the expert has arrived in its seat */
     uint64_t bytes;                     /* copied to VRAM */
-    int seated;                         /* now */
+    int seats, seated;                  /* now */
 };
 
 /* Nobody is seated yet. */
@@ -40,8 +40,14 @@ int  vram_fill(struct vram *v, struct err *e);
 
 /* Seat who has arrived, and begin at most so many promotions as `seconds` of PCIe time pay for;
  * what is left of the time is kept, up to one promotion.  Never blocks.  After a fault of the
- * GPU, which is told, nothing moves. */
+ * GPU nothing moves. */
 void vram_advance(struct vram *v, double seconds);
+
+/* The fault that has stopped it, in words, which the GPU's next call tells too; or 0. */
+int  vram_fault(const struct vram *v, struct err *e);
+
+/* Whether more calls would do something though no token is evaluated between them. */
+bool vram_pending(const struct vram *v);
 
 bool vram_busy(const struct vram *v);   /* experts are on their way */
 int  vram_seated(const struct vram *v);
