@@ -310,6 +310,26 @@ int answer_run(struct answer *a, struct session *s, const struct request *q,
     return rc;
 }
 
+const char *answer_code(int rc)
+{
+    switch (-rc) {
+    case EBADMSG:
+        return "context_length_exceeded";
+    case EDOM:
+        return "nonfinite_logits";
+    case EIO:
+        return "expert_io_error";
+    case ETIMEDOUT:
+        return "timeout";
+    case ENOMEM:
+        return "out_of_memory";
+    case EREMOTEIO:
+        return "gpu_fault";
+    default:
+        return "internal";
+    }
+}
+
 void answer_free(struct answer *a)
 {
     toolparse_close(a->parser);

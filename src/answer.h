@@ -65,6 +65,9 @@ int  answer_run(struct answer *a, struct session *s, const struct request *q,
                 const struct answer_hooks *hooks, struct err *e);
 void answer_free(struct answer *a);
 
+/* The code of an API's error object for what answer_run() returned. */
+const char *answer_code(int rc);
+
 /* The answer's part of a reply; id, model and created are the caller's.  Points into *a. */
 void answer_describe(struct answer *a, struct reply *r);
 

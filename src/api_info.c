@@ -31,7 +31,7 @@ static double warm_share(struct server *s)
 
 void info_health(struct server *s, struct text *out, int *status)
 {
-    static const char *const name[] = { "loading", "ok", "draining", "ended" };
+    static const char *const name[] = { "loading", "ok", "draining", "ended", "failed" };
     enum server_state state = server_state(s);
 
     *status = state == SERVER_READY ? 200 : 503;
@@ -71,6 +71,10 @@ void info_effective(struct server *s, struct text *out)
     text_puts(out, ",");
     add_name(out, "device", p->gpu ? "cuda" : "cpu");
     text_puts(out, ",");
+    if (engine_gpu_name(s->engine)) {
+        add_name(out, "gpu", engine_gpu_name(s->engine));
+        text_puts(out, ",");
+    }
     add_name(out, "isa", engine_isa(s->engine));
     text_puts(out, ",");
     add_name(out, "kv_type", s->o->kv_type);
@@ -149,6 +153,26 @@ static void add_experts(struct text *out, const struct tier_counts *t)
                t->io_wait_seconds);
 }
 
+static void add_gpu(struct text *out, const struct server *s, const struct vram_stats *v)
+{
+    const char *name = engine_gpu_name(s->engine);
+
+    if (!name)
+        return;
+    text_puts(out, "# HELP laguna_gpu_info The GPU in use.\n# TYPE laguna_gpu_info gauge\n"
+              "laguna_gpu_info{name=");
+    text_json_bytes(out, name, strlen(name));
+    text_puts(out, "} 1\n");
+    add_metric(out, "vram_seats", "gauge", "Experts that VRAM holds.", v->seats);
+    add_metric(out, "vram_seated", "gauge", "Experts in VRAM now.", v->seated);
+    add_metric(out, "vram_promotions_total", "counter", "Experts that moved to VRAM.",
+               (double)v->promotions);
+    add_metric(out, "vram_demotions_total", "counter", "Experts that left VRAM.",
+               (double)v->demotions);
+    add_metric(out, "vram_upload_bytes_total", "counter", "Bytes of experts moved to VRAM.",
+               (double)v->bytes);
+}
+
 void info_metrics(struct server *s, struct text *out)
 {
     struct counters c;
@@ -191,6 +215,7 @@ void info_metrics(struct server *s, struct text *out)
     add_metric(out, "first_tokens_total", "counter", "Answers in first_token_seconds_total.",
                (double)c.firsts);
     add_experts(out, &c.tiers);
+    add_gpu(out, s, &c.vram);
     add_metric(out, "connections", "gauge", "Open connections.", http_connections(s->http));
     add_metric(out, "uptime_seconds", "gauge", "Since the start.", clock_now() - s->opened);
 }
@@ -206,6 +231,19 @@ static void add_jobs(struct text *out, struct server *s)
         first = false;
     }
     text_puts(out, "]");
+}
+
+static void add_seats(struct text *out, const struct server *s)
+{
+    const struct vram_stats *v = &s->counters.vram;
+
+    if (!engine_gpu_name(s->engine))
+        return;
+    text_puts(out, "\"vram\":{");
+    add_name(out, "gpu", engine_gpu_name(s->engine));
+    text_printf(out, ",\"seats\":%d,\"seated\":%d,\"promotions\":%ju,\"demotions\":%ju,"
+                "\"upload_bytes\":%ju},", v->seats, v->seated, (uintmax_t)v->promotions,
+                (uintmax_t)v->demotions, (uintmax_t)v->bytes);
 }
 
 /* What `top` and the page show. */
@@ -233,6 +271,7 @@ void info_stats(struct server *s, struct text *out)
     for (int i = 0; i < s->sessions; i++)
         text_printf(out, i ? ",%d" : "%d", s->session_length[i]);
     text_puts(out, "],");
+    add_seats(out, s);
     add_jobs(out, s);
     text_puts(out, "}");
     pthread_mutex_unlock(&s->lock);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 /* batch: requests in, answers out, a line each.  A line that cannot be answered gets an error
- * object; the others are answered all the same. */
+ * object; the others are answered all the same, unless the GPU is lost. */
 
 /* The error object for what went wrong after the request was accepted. */
 static void describe(struct request_error *error, int rc, const struct err *e)
@@ -17,7 +17,7 @@ static void describe(struct request_error *error, int rc, const struct err *e)
     *error = (struct request_error){
         .status = theirs ? 400 : 500,
         .type = theirs ? "invalid_request_error" : "server_error",
-        .code = theirs ? "context_length_exceeded" : rc == -EDOM ? "nonfinite_logits" : "internal",
+        .code = answer_code(rc),
     };
     snprintf(error->message, sizeof(error->message), "%s", e->text);
 }
@@ -65,6 +65,8 @@ static int run(struct session *s, struct input *in, struct options *o, struct er
             bad++;
         }
         rc = output_line(&out, e);
+        if (!rc && fault == -EREMOTEIO)
+            rc = fail(e, fault, "%s", words.text);
         if (rc)
             break;
     }

@@ -58,9 +58,11 @@ static struct job *admit(struct server *s, struct conn *c, bool generates)
     int retry = 5;
 
     if (state != SERVER_READY) {
-        e.code = state == SERVER_LOADING ? "loading" : "draining";
-        snprintf(e.message, sizeof(e.message), "%s", state == SERVER_LOADING
-                 ? "Loading model" : "the server is shutting down");
+        e.code = state == SERVER_LOADING ? "loading" : state == SERVER_LOST ? "gpu_fault"
+               : "draining";
+        snprintf(e.message, sizeof(e.message), "%s", state == SERVER_LOADING ? "Loading model"
+                 : state == SERVER_LOST ? "the GPU has failed; the server ends"
+                 : "the server is shutting down");
     } else if ((generates ? s->generating : s->others) >= most) {
         e.status = 429;
         e.type = "rate_limit_error";

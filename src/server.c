@@ -23,6 +23,11 @@ enum {
      * and the switches around them take 40 us, too much for each token where one takes 500. */
     LOOK_STEP = 16,
     SLICE_NS = 100000,          /* the shortest there is */
+    /* Seconds after the GPU was lost: who asks for the server's health hears of it for so long;
+     * clients take what they are sent for so long; and then the process ends, whatever hangs. */
+    LOST_LEAST = 1,
+    LOST_MOST = 3,
+    LOST_END = 4,
 };
 
 void server_wake(struct server *s)
@@ -112,6 +117,40 @@ static void announce(struct server *s)
     notify(s->o->notify_socket, ready);
 }
 
+static void on_drained(evutil_socket_t fd, short what, void *server);
+
+/* Begin to wait for the end. */
+static void drain(struct server *s)
+{
+    struct timeval step = { 0, DRAINED_STEP * 1000 };
+
+    notify(s->o->notify_socket, "STOPPING=1");
+    s->draining_since = clock_now();
+    if (s->on_drained)
+        return;
+    s->on_drained = event_new(s->base, -1, EV_PERSIST, on_drained, s);
+    event_add(s->on_drained, &step);
+}
+
+/* The driver of a lost GPU does not let go. */
+static void on_alarm(int sig)
+{
+    static const char words[] = "laguna-offload: the GPU has failed, and its driver hangs\n";
+    ssize_t ignored = write(2, words, sizeof(words) - 1);
+
+    (void)sig;
+    (void)ignored;
+    _exit(exit_status(-EREMOTEIO));
+}
+
+static void end_lost(struct server *s)
+{
+    s->lost = true;
+    signal(SIGALRM, on_alarm);
+    alarm(LOST_END);
+    drain(s);
+}
+
 /* Hand out the news.  While there are some, the next look comes by itself and nobody need wake
  * this thread for it. */
 static void look_at_news(struct server *s)
@@ -134,6 +173,8 @@ static void look_at_news(struct server *s)
         s->announced = true;
         announce(s);
     }
+    if (state == SERVER_LOST && !s->lost)
+        end_lost(s);
     for (; j; j = next) {
         next = j->next_news;
         job_deliver(j);
@@ -180,38 +221,39 @@ static void cancel_all(struct server *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* After the first signal: wait for the jobs, then cancel them, then for their last words. */
+/* After the first signal, or a fault: wait for the jobs, then cancel them, then for their last
+ * words. */
 static void on_drained(evutil_socket_t fd, short what, void *server)
 {
     struct server *s = server;
     double waited = clock_now() - s->draining_since;
+    int least = s->lost ? LOST_LEAST : 0, most = s->lost ? LOST_MOST : s->o->drain_seconds + 1;
 
     (void)fd;
     (void)what;
-    if (waited > s->o->drain_seconds)
+    if (waited > most - 1)
         cancel_all(s);
-    if (!s->jobs && (!http_backlog(s->http) || waited > s->o->drain_seconds + 1))
+    if (!s->jobs && waited >= least && (!http_backlog(s->http) || waited > most))
         event_base_loopbreak(s->base);
 }
 
 static void on_signal(evutil_socket_t sig, short what, void *server)
 {
     struct server *s = server;
-    struct timeval step = { 0, DRAINED_STEP * 1000 };
 
     (void)what;
     if (s->signals++) {
         signal((int)sig, SIG_DFL);
         raise((int)sig);
     }
-    notify(s->o->notify_socket, "STOPPING=1");
     http_refuse_new(s->http);
+    if (s->lost)
+        return;
     pthread_mutex_lock(&s->lock);
-    s->state = SERVER_DRAINING;
+    if (s->state != SERVER_LOST)
+        s->state = SERVER_DRAINING;
     pthread_mutex_unlock(&s->lock);
-    s->draining_since = clock_now();
-    s->on_drained = event_new(s->base, -1, EV_PERSIST, on_drained, s);
-    event_add(s->on_drained, &step);
+    drain(s);
 }
 
 /* SIGHUP: the keys are read again; a file that has become unreadable leaves the old ones. */

@@ -13,7 +13,8 @@
 /* The server's threads and what they share.  HTTP and its timers live on the thread that calls
  * server_run(); one thread reads requests, one owns the engine. */
 
-enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_ENDED };
+/* LOST: the GPU has failed, and the server ends. */
+enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_ENDED, SERVER_LOST };
 
 /* What the metrics count; under the lock. */
 struct counters {
@@ -23,6 +24,7 @@ struct counters {
     double prompt_seconds, predicted_seconds, queue_seconds, first_seconds;
     uint64_t firsts;            /* answers whose first token was timed */
     struct tier_counts tiers;
+    struct vram_stats vram;
 };
 
 struct server {
@@ -58,7 +60,7 @@ struct server {
     struct counters counters;
     bool stop;                  /* the threads end when their queues are empty */
     enum server_state state;
-    int rc;                     /* why the engine could not be opened */
+    int rc;                     /* why the engine could not be opened, or was lost */
     struct err why;
 
     /* HTTP thread. */
@@ -67,6 +69,7 @@ struct server {
     int generating, others;     /* jobs that need the engine, and those that do not */
     struct event *on_wake, *on_look, *on_tick, *on_drained, *signal[3];
     int signals;                /* that asked for an end */
+    bool lost;                  /* the state was seen to be LOST */
     double draining_since;
     bool announced;             /* said that the engine is open */
     struct keys keys;

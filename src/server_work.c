@@ -14,6 +14,9 @@ enum {
     SAVE_SECONDS = 60,          /* the most between two times */
 };
 
+/* Experts move while nobody asks, so much at a time: who asks then waits no longer than that. */
+static const double slice_seconds = 0.002;
+
 /* The next job to read, or NULL where the threads are to end. */
 static struct job *next_read(struct server *s)
 {
@@ -67,6 +70,7 @@ static void look(struct server *s)
     s->looked = clock_now();
     pthread_mutex_lock(&s->lock);
     s->counters.tiers = engine_tiers(s->engine);
+    s->counters.vram = engine_vram(s->engine);
     for (int i = 0; i < s->sessions; i++)
         s->session_length[i] = kept_length(s->kept, i);
     for (int i = 0; p && i < p->layers; i++)
@@ -128,11 +132,23 @@ static void on_token(void *job, const struct reply_token *t)
 static void describe_failure(struct job *j, int rc, const struct err *e)
 {
     if (rc == -EBADMSG)
-        job_refuse(j, 400, "context_length_exceeded", "%s", e->text);
+        job_refuse(j, 400, answer_code(rc), "%s", e->text);
     else
-        job_refuse(j, rc == -ENOMEM ? 503 : 500, rc == -EDOM ? "nonfinite_logits"
-                   : rc == -EIO ? "expert_io_error" : rc == -ENOMEM ? "out_of_memory" : "internal",
-                   "%s", e->text);
+        job_refuse(j, rc == -ENOMEM ? 503 : 500, answer_code(rc), "%s", e->text);
+}
+
+/* The GPU has failed, and nothing can be computed any more.  What was learned is saved, who waits
+ * hears of it in answer_job(), and the HTTP thread ends the server. */
+static void lose(struct server *s, int rc, const struct err *why)
+{
+    engine_save(s->engine);
+    pthread_mutex_lock(&s->lock);
+    s->rc = rc;
+    s->why = *why;
+    s->state = SERVER_LOST;
+    s->unsaved = false;
+    server_wake(s);
+    pthread_mutex_unlock(&s->lock);
 }
 
 static void count(struct job *j, const struct answer *a)
@@ -218,6 +234,8 @@ static int answer_choice(struct job *j, const struct answer_hooks *hooks)
         rc = 1;
     else
         j->api->choice(j, &a);
+    if (rc == -EREMOTEIO)
+        lose(s, rc, &e);
     log_choice(j, &a);
     answer_free(&a);
     return rc;
@@ -226,9 +244,11 @@ static int answer_choice(struct job *j, const struct answer_hooks *hooks)
 static void answer_job(struct job *j)
 {
     const struct answer_hooks hooks = { on_progress, on_event, on_text, on_token, j, &j->cancel };
-    int rc = 0;
+    int rc = j->server->rc;
 
     j->started = clock_now();
+    if (rc)
+        job_refuse(j, 500, answer_code(rc), "%s", j->server->why.text);
     if (j->stream && j->api->begin) {
         j->api->begin(j);
         job_flush(j, true);
@@ -284,24 +304,59 @@ static void save(struct server *s)
     s->unsaved = false;
 }
 
+/* Under the lock, which it gives up meanwhile: fill VRAM and RAM a little; `again`, since there
+ * was more to do.  Whether there is more. */
+static bool warm(struct server *s, bool again)
+{
+    struct err why;
+    int rc = 0;
+
+    pthread_mutex_unlock(&s->lock);
+    if (!s->rc)
+        rc = engine_idle(s->engine, slice_seconds, &why);
+    if (rc < 0)
+        lose(s, rc, &why);
+    if ((again && rc <= 0) || clock_now() - s->looked > 1)
+        look(s);
+    pthread_mutex_lock(&s->lock);
+    return rc > 0;
+}
+
+/* Under the lock: until there is news for the engine, or for `seconds`; 0: for ever. */
+static void wait_for_news(struct server *s, double seconds)
+{
+    struct timespec until;
+    long ns;
+
+    if (s->waiting.first || s->stop)
+        return;
+    if (!(seconds > 0)) {
+        pthread_cond_wait(&s->to_answer, &s->lock);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    ns = until.tv_nsec + (long)(seconds * 1e9);
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    pthread_cond_clockwait(&s->to_answer, &s->lock, CLOCK_MONOTONIC, &until);
+}
+
 /* The next job for the engine, or NULL at the end.  What was learned is saved while nobody asks,
  * since a write to the drive takes longer than a token; and now and then where somebody always
  * does. */
 static struct job *next_answer(struct server *s)
 {
+    double since = clock_now();
+    bool more = true, again = false;
     struct job *j;
 
-    if (s->unsaved && clock_now() - s->saved > SAVE_SECONDS)
+    if (s->unsaved && since - s->saved > SAVE_SECONDS)
         save(s);
     while (!(j = job_pop(&s->waiting)) && !s->stop) {
-        struct timespec until;
-
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += IDLE_SECONDS;
-        if (!s->unsaved)
-            pthread_cond_wait(&s->to_answer, &s->lock);
-        else if (pthread_cond_clockwait(&s->to_answer, &s->lock, CLOCK_MONOTONIC, &until))
+        if (s->unsaved && clock_now() - since > IDLE_SECONDS)
             save(s);
+        again = more = more && warm(s, again);
+        wait_for_news(s, more ? slice_seconds : s->unsaved ? IDLE_SECONDS : 0);
     }
     return j;
 }
@@ -321,7 +376,7 @@ void *server_answer_jobs(void *server)
         answer_job(j);
         pthread_mutex_lock(&s->lock);
         s->running = NULL;
-        s->unsaved = true;
+        s->unsaved = !s->rc;
         pthread_mutex_unlock(&s->lock);
         job_finish(j);
         pthread_mutex_lock(&s->lock);

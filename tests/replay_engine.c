@@ -108,6 +108,26 @@ void engine_save(struct engine *g)
     (void)g;
 }
 
+int engine_idle(struct engine *g, double seconds, struct err *e)
+{
+    (void)g;
+    (void)seconds;
+    (void)e;
+    return 0;
+}
+
+const char *engine_gpu_name(const struct engine *g)
+{
+    (void)g;
+    return NULL;
+}
+
+struct vram_stats engine_vram(const struct engine *g)
+{
+    (void)g;
+    return (struct vram_stats){ 0 };
+}
+
 void engine_request_done(struct engine *g)
 {
     (void)g;
