@@ -447,3 +447,15 @@ dist_check_SCRIPTS += tests/t_bench_gpu.sh
 if !HAVE_CUDA
 TESTS              += tests/t_bench_gpu.sh
 endif
+
+## Faults of a GPU, over gpu_ref.c.
+check_PROGRAMS += tests/t_gpu_faults
+TESTS          += tests/t_gpu_faults
+tests_t_gpu_faults_SOURCES  = tests/t_gpu_faults.c tests/golden.h tests/files.h tests/tap.h
+tests_t_gpu_faults_SOURCES += src/cmd_batch.c src/command_io.h src/command_io.c
+tests_t_gpu_faults_LDADD   = $(ENGINE_LIBS)
+check_PROGRAMS += tests/t_serve_faults
+TESTS          += tests/t_serve_faults
+tests_t_serve_faults_SOURCES  = tests/t_serve_faults.c tests/serve.h tests/serve.c
+tests_t_serve_faults_SOURCES += tests/files.h tests/tap.h
+tests_t_serve_faults_LDADD    = $(ENGINE_LIBS)

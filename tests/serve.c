@@ -11,7 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void run_server(int err, const char *const *options)
+static void run_server(int err, const char *const *options,
+                       const struct engine_faults *faults)
 {
     const char *argv[32] = { "laguna-offload", "serve" };
     struct options o;
@@ -23,6 +24,7 @@ static void run_server(int err, const char *const *options)
     dup2(err, 2);
     signal(SIGPIPE, SIG_IGN);
     rc = options_parse(&o, argc, (char **)(uintptr_t)argv, &e);
+    o.faults = faults;
     if (!rc)
         rc = server_run(&o, &e);
     if (rc)
@@ -33,6 +35,12 @@ static void run_server(int err, const char *const *options)
 }
 
 bool serve_start(struct serving *s, const char *const *options)
+{
+    return serve_start_faulty(s, options, NULL);
+}
+
+bool serve_start_faulty(struct serving *s, const char *const *options,
+                        const struct engine_faults *faults)
 {
     int pipes[2];
     char line[4096];
@@ -46,7 +54,7 @@ bool serve_start(struct serving *s, const char *const *options)
     s->pid = fork();
     if (!s->pid) {
         close(pipes[0]);
-        run_server(pipes[1], options);
+        run_server(pipes[1], options, faults);
     }
     close(pipes[1]);
     s->log = f = fdopen(pipes[0], "r");

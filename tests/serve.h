@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+struct engine_faults;
+
 /* A server in a child process, and a client that speaks just enough HTTP to it. */
 
 struct serving {
@@ -18,6 +20,9 @@ struct serving {
 
 /* options: of `serve`, up to a NULL.  False where it does not begin to listen. */
 bool serve_start(struct serving *s, const char *const *options);
+/* The same with a GPU, or a drive, that fails as `faults` says. */
+bool serve_start_faulty(struct serving *s, const char *const *options,
+                        const struct engine_faults *faults);
 /* SIGTERM; the exit status, or -1. */
 int  serve_stop(struct serving *s);
 

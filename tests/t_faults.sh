@@ -198,6 +198,12 @@ grep -nE 'CLOCK_REALTIME|gettimeofday' "$src"/src/*.c "$src"/storage/*.c "$src"/
 [ $? = 1 ]
 result $? 'J10 no time is measured by the wall clock'
 
+# I17: what CUDA has begun does not survive a fork.
+grep -nE '\b(v?fork|daemon|popen|system) *\(' "$src"/src/*.c "$src"/storage/*.c "$src"/cpu/*.c \
+    "$src"/cuda/*.cu >"$dir/err"
+[ $? = 1 ]
+result $? 'I17 nobody forks'
+
 # J12: no place for statistics.
 warned() { # place, name
     XDG_STATE_HOME=$1 answer && same && [ "$(grep -c warning: "$dir/err")" = 1 ]
