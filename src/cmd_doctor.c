@@ -247,13 +247,17 @@ static void check_gpu(struct doctor *d)
     int n = gpu_list(g, &e);
 
     if (n < 0)
-        say(d, BROKEN, "gpu", "see the driver's log; --device cpu runs without", "%s", e.text);
+        say(d, BROKEN, "gpu", "--device cpu runs without", "%s", e.text);
     else if (!n)
         say(d, FINE, "gpu", NULL, "none: the processor computes everything");
-    for (int i = 0; i < n && i < MAX_GPUS; i++)
-        say(d, FINE, "gpu", NULL, "%s, %.1f of %.1f GB free, compute capability %d.%d", g[i].name,
-            (double)g[i].free_bytes * 1e-9, (double)g[i].vram_bytes * 1e-9, g[i].major,
-            g[i].minor);
+    for (int i = 0; i < n && i < MAX_GPUS; i++) {
+        const char *help = g[i].major < 8 ? "8.0 is needed: --device cpu, or another card"
+                         : g[i].time_limit ? "it drives a display: --gpu-watchdog 1" : NULL;
+
+        say(d, help ? SLOW : FINE, "gpu", help, "%s, %.1f of %.1f GB free, compute capability "
+            "%d.%d", g[i].name, (double)g[i].free_bytes * 1e-9, (double)g[i].vram_bytes * 1e-9,
+            g[i].major, g[i].minor);
+    }
 }
 
 static void check_place(struct doctor *d, const char *what, const char *dir, const char *lost)
