@@ -348,9 +348,22 @@ static void stop_threads(struct server *s)
     s->stop = true;
     pthread_cond_broadcast(&s->to_read);
     pthread_cond_broadcast(&s->to_answer);
+    while (s->threads && !s->answered)
+        pthread_cond_wait(&s->to_end, &s->lock);
     pthread_mutex_unlock(&s->lock);
-    for (int i = 0; i < s->threads; i++)
-        pthread_join(s->thread[i], NULL);
+    if (s->threads > 1)
+        pthread_join(s->thread[1], NULL);
+}
+
+/* The engine's thread closes the engine: who began to read from the drive must end it. */
+static void close_engine(struct server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    pthread_cond_broadcast(&s->to_end);
+    pthread_mutex_unlock(&s->lock);
+    if (s->threads)
+        pthread_join(s->thread[0], NULL);
 }
 
 static void close_all(struct server *s)
@@ -372,8 +385,7 @@ static void close_all(struct server *s)
         event_base_free(s->base);
     if (s->wake >= 0)
         close(s->wake);
-    kept_close(s->kept);
-    engine_close(s->engine);
+    close_engine(s);
     free(s->share);
     recall_close(s->recall);
     keys_free(&s->keys);
@@ -388,6 +400,7 @@ int server_run(struct options *o, struct err *e)
     pthread_mutex_init(&s.lock, NULL);
     pthread_cond_init(&s.to_read, NULL);
     pthread_cond_init(&s.to_answer, NULL);
+    pthread_cond_init(&s.to_end, NULL);
     s.news_end = &s.news;
     if (o->alias)
         snprintf(s.model_name, sizeof(s.model_name), "%s", o->alias);

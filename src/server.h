@@ -48,7 +48,7 @@ struct server {
     bool unsaved;
 
     pthread_mutex_t lock;
-    pthread_cond_t to_read, to_answer;
+    pthread_cond_t to_read, to_answer, to_end;
     struct job_queue reading, waiting;
     struct job *running;
     int sessions, session;      /* how many are kept, and which is in use */
@@ -73,6 +73,7 @@ struct server {
     double draining_since;
     bool announced;             /* said that the engine is open */
     struct keys keys;
+    bool answered, closing;             /* no job runs any more; none is left */
     pthread_t thread[2];
     int threads;
 };

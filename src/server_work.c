@@ -361,15 +361,23 @@ static struct job *next_answer(struct server *s)
     return j;
 }
 
+/* Under the lock: until no job is left, which may still hold parts of the engine. */
+static void wait_for_closing(struct server *s)
+{
+    s->answered = true;
+    pthread_cond_broadcast(&s->to_end);
+    while (!s->closing)
+        pthread_cond_wait(&s->to_end, &s->lock);
+}
+
 void *server_answer_jobs(void *server)
 {
     struct server *s = server;
+    bool open = !open_engine(s);
     struct job *j;
 
-    if (open_engine(s))
-        return NULL;
     pthread_mutex_lock(&s->lock);
-    while ((j = next_answer(s))) {
+    while (open && (j = next_answer(s))) {
         j->stage = JOB_RUNNING;
         s->running = j;
         pthread_mutex_unlock(&s->lock);
@@ -381,6 +389,9 @@ void *server_answer_jobs(void *server)
         job_finish(j);
         pthread_mutex_lock(&s->lock);
     }
+    wait_for_closing(s);
     pthread_mutex_unlock(&s->lock);
+    kept_close(s->kept);
+    engine_close(s->engine);
     return NULL;
 }

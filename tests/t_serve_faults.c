@@ -230,6 +230,23 @@ static void fill_while_idle(struct bed *b)
     fclose(b->s.log);
 }
 
+/* While the drive is read for slots that nobody has asked for yet. */
+static void stop_at_once(struct bed *b)
+{
+    double start;
+    int rc = -1;
+
+    b->s.pid = 0;
+    if (!set_up(b, NULL, false)) {
+        ok(0, "a server");
+        return;
+    }
+    start = clock_now();
+    rc = serve_stop(&b->s);
+    ok(rc == 0 && clock_now() - start < 8, "stopped as soon as it listens: exit %d after %.1f s",
+       rc, clock_now() - start);
+}
+
 int main(void)
 {
     struct bed b = { .model = source_path("models/nano"), .state = temp_dir() };
@@ -247,6 +264,7 @@ int main(void)
     survive(&b, &(struct engine_faults){ .gpu = { .nan_batch = 1 } },
             "\"code\":\"nonfinite_logits\"", false);
     fill_while_idle(&b);
+    stop_at_once(&b);
     remove_dir(b.state);
     free(b.model);
     return done();
