@@ -1,6 +1,7 @@
 /* The engine over a GPU, here gpu_ref.c: whatever is seated, passes through or stays on the CPU,
  * the answers are those of the CPU; sessions share the cache without mixing; a timeline goes back
  * to where it was.  Under --deterministic, what lies in RAM changes no bit. */
+#include "cuda/gpu.h"
 #include "src/engine.h"
 #include "src/options.h"
 #include "tests/golden.h"
@@ -178,6 +179,10 @@ int main(void)
     const int32_t *id;
     int n;
 
+    if (!gpu_is_reference()) {
+        ok(1, "the engine over plain C # SKIP this program was built with CUDA");
+        return done();
+    }
     golden_open(&deep, "models/nano/golden/deep.safetensors");
     id = golden_find(&deep, "ids.deep", &n);
     if (n < LONG + 64)
