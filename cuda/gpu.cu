@@ -17,7 +17,9 @@ static void *take(struct layout *l, size_t n, size_t each)
 {
     void *p = l->base ? l->base + l->used : NULL;
 
-    l->used = align_up(add_sat(l->used, mul_sat(n, each)), GPU_PART_ALIGN);
+    l->used = add_sat(l->used, mul_sat(n, each));
+    if (l->used <= SIZE_MAX - GPU_PART_ALIGN)
+        l->used = align_up(l->used, GPU_PART_ALIGN);
     return p;
 }
 

@@ -135,15 +135,18 @@ static void test_gpu_prefill(void)
     double away = 63.870861312e9 * (1 - (double)p.vram / needs.experts);
     struct prediction a;
 
-    m.gpu[0] = (struct machine_gpu){ "RTX 3090", 24000000000, 936, 12, 0, 0 };
+    /* One that multiplies so fast that only what it is fed with counts. */
+    m.gpu[0] = (struct machine_gpu){ "RTX 9090", 24000000000, 936, 12, 0, 1e6 };
     a = at(&p, &m, 0);
     ok(p.batch >= 2048 && !strcmp(a.prefill_bottleneck, "PCIe") &&
        near(a.prefill_tps, p.batch / (away / 12e9), 0.001), "PCIe of 12 GB/s: %.0f tok/s",
        a.prefill_tps);
     m.gpu[0].h2d_gbps = 50;
+    m.gpu[0].gmacs = 0;
     a = at(&p, &m, 0);
     ok(!strcmp(a.prefill_bottleneck, "GPU") && a.prefill_tps > 1500 && a.prefill_tps < 1800,
        "of 50 GB/s: the GPU multiplies %.0f tok/s", a.prefill_tps);
+    m.gpu[0].gmacs = 1e6;
     p = place(20000000000, true, 23000000000);
     a = at(&p, &m, 0);
     ok(!strcmp(a.prefill_bottleneck, "drive") &&
