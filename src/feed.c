@@ -184,7 +184,8 @@ void feed_cancel(struct feed *f)
     struct err e;
 
     feed_release(f);
-    gpu_wait(f->c.gpu, &e);
+    if (f->copied < f->lent)
+        gpu_wait(f->c.gpu, &e);
     for (; f->copied < f->lent; f->copied++)
         experts_return(f->c.experts, loan_of(f, f->copied));
     f->asked = f->filled = f->seated = f->released = f->lent;

@@ -275,7 +275,8 @@ static int run_batch(struct runner *f, const struct batch *b, struct err *e)
     gpu_embed(f->gpu, b);
     for (int layer = 0; layer < f->model->shape.layers && !rc; layer++)
         rc = run_layer(f, layer, e);
-    if (rc && f->feed)
+    /* What passed through must not hold slots in RAM until the next prompt: others want them. */
+    if (f->feed)
         feed_cancel(f->feed);
     vram_advance(f->vram, 0);
     return rc;

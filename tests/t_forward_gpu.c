@@ -8,6 +8,7 @@
 #include "tests/tap.h"
 
 #include <math.h>
+#include <time.h>
 
 enum { VOCAB_MOST = 1 << 17, PROMPT = 100, STEPS = 4, LONG = 900, BACK = 200 };
 
@@ -19,7 +20,8 @@ struct bed {
     int vocab;
 };
 
-static bool set_up(struct bed *b, const char *device, int64_t vram, int64_t ram)
+static bool set_up_as(struct bed *b, const char *device, int64_t vram, int64_t ram,
+                      bool deterministic)
 {
     static char dir[4096];
     struct err e = { "" };
@@ -30,7 +32,7 @@ static bool set_up(struct bed *b, const char *device, int64_t vram, int64_t ram)
                               .device = device, .context = 1024, .ram_bytes = SIZE_AUTO,
                               .ram_experts_bytes = ram, .vram_experts_bytes = vram,
                               .vram_reserve_bytes = SIZE_AUTO, .io = "auto", .io_depth = 4,
-                              .deterministic = true, .log = { .level = LOG_QUIET } } };
+                              .deterministic = deterministic, .log = { .level = LOG_QUIET } } };
     /* So little that a batch is one of 512 tokens, which the rings outlast. */
     for (int i = 0; i < OPTION_GPUS; i++)
         b->o.vram_bytes[i] = 100 << 20;
@@ -43,6 +45,11 @@ static bool set_up(struct bed *b, const char *device, int64_t vram, int64_t ram)
     b->vocab = engine_model(b->g)->shape.vocab;
     b->last = calloc((size_t)b->vocab, sizeof(*b->last));
     return b->last;
+}
+
+static bool set_up(struct bed *b, const char *device, int64_t vram, int64_t ram)
+{
+    return set_up_as(b, device, vram, ram, true);
 }
 
 static void tear_down(struct bed *b)
@@ -173,6 +180,28 @@ static void place_anywhere(const int32_t *id)
     tear_down(&few);
 }
 
+/* What passed through for a prompt holds nothing of RAM afterwards: seats are filled by way of
+ * the few slots there are. */
+static void give_back(const int32_t *id)
+{
+    struct bed b;
+    struct err e = { "" };
+    int rc = 1;
+
+    if (!set_up_as(&b, "ref", 4 << 20, 0, false))
+        return;
+    ok(eval(&b, b.s, id, PROMPT, false, 0), "a prompt before any seat is taken");
+    for (int i = 0; i < 20000 && rc > 0; i++) {
+        rc = engine_idle(b.g, 0.01, &e);
+        if (rc > 0)
+            nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    }
+    ok(!rc && engine_vram(b.g).seated == engine_vram(b.g).seats && engine_vram(b.g).seated,
+       "then %d of %d seats are taken: %s", engine_vram(b.g).seated, engine_vram(b.g).seats,
+       e.text);
+    tear_down(&b);
+}
+
 int main(void)
 {
     struct golden deep;
@@ -193,6 +222,7 @@ int main(void)
     take_turns(id);
     go_back(id);
     place_anywhere(id);
+    give_back(id);
     golden_close(&deep);
     return done();
 }
