@@ -40,46 +40,6 @@ void gpu_unpin(void *p)
     (void)p;
 }
 
-struct part_bytes gpu_ref_parts(const struct matrix *m)
-{
-    static const size_t bits[W_FORMATS] = { 16, 8, 4, 4 };
-    struct part_bytes b = { 0, 0, 0 };
-    size_t rows = (size_t)m->rows, groups;
-
-    if (!m->rows)
-        return b;
-    b.weight = mul_sat(rows, (size_t)m->cols * bits[m->format] / 8);
-    if (m->format == W_BF16)
-        return b;
-    groups = (size_t)(m->cols / m->group);
-    b.scale = mul_sat(rows, groups * (m->format == W_MXFP4 ? 1 : sizeof(bf16)));
-    if (m->zero)
-        b.zero = mul_sat((rows * bits[m->format] + 31) / 32, groups * sizeof(uint32_t));
-    return b;
-}
-
-size_t gpu_matrix_bytes(const struct matrix *m)
-{
-    struct part_bytes b = gpu_ref_parts(m);
-
-    return align_up(b.weight, GPU_PART_ALIGN) + align_up(b.scale, GPU_PART_ALIGN) +
-           align_up(b.zero, GPU_PART_ALIGN);
-}
-
-size_t gpu_ffn_bytes(const struct ffn *f)
-{
-    return gpu_matrix_bytes(&f->gate) + gpu_matrix_bytes(&f->up) + gpu_matrix_bytes(&f->down);
-}
-
-size_t gpu_layer_bytes(const struct layer_weights *w)
-{
-    size_t floats = 2 * (size_t)w->q.cols + 2 * MAX_HEAD_DIM + (size_t)w->router.rows;
-
-    return gpu_matrix_bytes(&w->q) + gpu_matrix_bytes(&w->k) + gpu_matrix_bytes(&w->v) +
-           gpu_matrix_bytes(&w->g) + gpu_matrix_bytes(&w->o) + gpu_ffn_bytes(&w->ffn) +
-           gpu_matrix_bytes(&w->router) + floats * sizeof(float) + 5 * GPU_PART_ALIGN;
-}
-
 size_t gpu_ref_row_bytes(const struct gpu_config *c)
 {
     return (size_t)c->shape->head_dim * (c->kv == GPU_KV_BF16 ? 2 : 1);
@@ -252,7 +212,7 @@ static uint8_t *put(uint8_t **at, const void *from, size_t n)
 
 static void put_matrix(uint8_t **at, struct matrix *to, const struct matrix *m)
 {
-    struct part_bytes b = gpu_ref_parts(m);
+    struct part_bytes b = gpu_part_bytes(m);
 
     *to = *m;
     to->weight = put(at, m->weight, b.weight);

@@ -2,7 +2,7 @@
 #ifndef LAGUNA_GPU_REF_H
 #define LAGUNA_GPU_REF_H
 
-#include "cuda/gpu.h"
+#include "cuda/sizes.h"
 #include "src/ref.h"
 
 struct kv_layer {
@@ -55,13 +55,6 @@ void gpu_ref_begin(struct gpu *g, const struct batch *b);
 
 /* Bytes of one cached row of a KV head. */
 size_t gpu_ref_row_bytes(const struct gpu_config *c);
-
-/* The three parts of a matrix in bytes; 0: it has none. */
-struct part_bytes {
-    size_t weight, scale, zero;
-};
-
-struct part_bytes gpu_ref_parts(const struct matrix *m);
 
 /* Copy an FFN to *at, part by part, and move *at behind it. */
 void gpu_ref_put_ffn(uint8_t **at, struct ffn *to, const struct ffn *f);

@@ -5,10 +5,6 @@
 
 enum { MAP_ALIGN = 16 };                /* of what the kernels load at once */
 
-struct range {
-    int rows, from, n;                  /* of each head; rows is all of them */
-};
-
 /* The rows of all heads, `each` bytes a row. */
 static void copy_rows(const struct gpu *g, void *to, const void *from, size_t each,
                       const struct range *r)
@@ -20,18 +16,6 @@ static void copy_rows(const struct gpu *g, void *to, const void *from, size_t ea
     }
 }
 
-static int check_range(const struct gpu *g, int layer, const struct range *r, struct err *e)
-{
-    int rows = g->kv[layer].rows;
-
-    if (r->rows != rows)
-        return fail(e, -EINVAL, "layer %d: %d rows in host memory, %d in the GPU's cache", layer,
-                    r->rows, rows);
-    if (r->from < 0 || r->n < 0 || r->n > rows - r->from)
-        return fail(e, -EINVAL, "layer %d: %d rows from %d on, of %d", layer, r->n, r->from, rows);
-    return 0;
-}
-
 int gpu_read_rows(struct gpu *g, int layer, int from, int n, const struct gpu_rows *to,
                   struct err *e)
 {
@@ -40,7 +24,7 @@ int gpu_read_rows(struct gpu *g, int layer, int from, int n, const struct gpu_ro
     int rc = gpu_ref_check(g, e);
 
     if (!rc)
-        rc = check_range(g, layer, &r, e);
+        rc = gpu_check_range(layer, l->rows, &r, e);
     if (rc)
         return rc;
     copy_rows(g, to->k, l->k, gpu_ref_row_bytes(&g->c), &r);
@@ -60,7 +44,7 @@ int gpu_write_rows(struct gpu *g, int layer, int from, int n, const struct gpu_r
     int rc = gpu_ref_check(g, e);
 
     if (!rc)
-        rc = check_range(g, layer, &r, e);
+        rc = gpu_check_range(layer, l->rows, &r, e);
     if (rc)
         return rc;
     copy_rows(g, l->k, rows->k, gpu_ref_row_bytes(&g->c), &r);
@@ -100,7 +84,7 @@ static void read_part(const void *to, const void *from, size_t n)
 
 static void read_matrix(const struct matrix *to, const struct matrix *m)
 {
-    struct part_bytes b = gpu_ref_parts(m);
+    struct part_bytes b = gpu_part_bytes(m);
 
     read_part(to->weight, m->weight, b.weight);
     read_part(to->scale, m->scale, b.scale);

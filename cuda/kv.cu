@@ -3,8 +3,8 @@
  * finds its partner.  The arithmetic of storing is that of cpu/kv_store.c.  And the cache's
  * rows on their way to host memory and back. */
 #include "cuda/gpu_internal.cuh"
+#include "cuda/sizes.h"
 
-#include <errno.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -140,10 +140,6 @@ void queue_prepare(struct gpu *g, int layer, int n, const int *pos, int pos0)
                  PREPARE_WARPS * s->head_dim * sizeof(float), p);
 }
 
-struct range {
-    int rows, from, n;                  /* of each head; rows is all of them */
-};
-
 /* The rows of all heads, `each` bytes a row, from the cache to host memory or the other way. */
 static void queue_rows(struct gpu *g, void *to, const void *from, size_t each,
                        const struct range *r, enum cudaMemcpyKind way)
@@ -154,24 +150,12 @@ static void queue_rows(struct gpu *g, void *to, const void *from, size_t each,
                              r->n * each, g->shape.kv_heads, way, g->stream));
 }
 
-static int check_range(const struct gpu *g, int layer, const struct range *r, struct err *e)
-{
-    int rows = g->kv[layer].rows;
-
-    if (r->rows != rows)
-        return fail(e, -EINVAL, "layer %d: %d rows in host memory, %d in the GPU's cache", layer,
-                    r->rows, rows);
-    if (r->from < 0 || r->n < 0 || r->n > rows - r->from)
-        return fail(e, -EINVAL, "layer %d: %d rows from %d on, of %d", layer, r->n, r->from, rows);
-    return 0;
-}
-
 int gpu_read_rows(struct gpu *g, int layer, int from, int n, const struct gpu_rows *to,
                   struct err *e)
 {
     const struct kv_layer *l = &g->kv[layer];
     struct range r = { to->rows, from, n };
-    int rc = check_range(g, layer, &r, e);
+    int rc = gpu_check_range(layer, l->rows, &r, e);
 
     if (rc || !n)
         return rc;
@@ -189,7 +173,7 @@ int gpu_write_rows(struct gpu *g, int layer, int from, int n, const struct gpu_r
 {
     const struct kv_layer *l = &g->kv[layer];
     struct range r = { rows->rows, from, n };
-    int rc = check_range(g, layer, &r, e);
+    int rc = gpu_check_range(layer, l->rows, &r, e);
 
     if (rc || !n)
         return rc;

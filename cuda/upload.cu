@@ -1,56 +1,11 @@
 /* Weights and experts on their way into VRAM, experts on their way back, and the table of who
  * sits where. */
 #include "cuda/gpu_internal.cuh"
+#include "cuda/sizes.h"
 
 #include <errno.h>
 
 enum { MAP_ALIGN = 16 };                /* of what kernels load at once */
-
-/* The three parts of a matrix in bytes; 0: it has none. */
-struct part_bytes {
-    size_t weight, scale, zero;
-};
-
-static struct part_bytes parts_of(const struct matrix *m)
-{
-    static const int bits[W_FORMATS] = { 16, 8, 4, 4 };
-    struct part_bytes b = { 0, 0, 0 };
-    size_t groups;
-
-    if (!m->rows)
-        return b;
-    b.weight = mul_sat(m->rows, (size_t)m->cols * bits[m->format] / 8);
-    if (m->format == W_BF16)
-        return b;
-    groups = m->cols / m->group;
-    b.scale = mul_sat(m->rows, groups * (m->format == W_MXFP4 ? 1 : sizeof(bf16)));
-    if (m->zero)
-        b.zero = mul_sat(((size_t)m->rows * bits[m->format] + 31) / 32, groups * 4);
-    return b;
-}
-
-size_t gpu_matrix_bytes(const struct matrix *m)
-{
-    struct part_bytes b = parts_of(m);
-
-    return align_up(b.weight, GPU_PART_ALIGN) + align_up(b.scale, GPU_PART_ALIGN) +
-           align_up(b.zero, GPU_PART_ALIGN);
-}
-
-size_t gpu_ffn_bytes(const struct ffn *f)
-{
-    return gpu_matrix_bytes(&f->gate) + gpu_matrix_bytes(&f->up) + gpu_matrix_bytes(&f->down);
-}
-
-size_t gpu_layer_bytes(const struct layer_weights *w)
-{
-    size_t cols = w->q.cols;
-    size_t floats = 2 * cols + 2 * MAX_HEAD_DIM + w->router.rows;
-
-    return gpu_matrix_bytes(&w->q) + gpu_matrix_bytes(&w->k) + gpu_matrix_bytes(&w->v) +
-           gpu_matrix_bytes(&w->g) + gpu_matrix_bytes(&w->o) + gpu_ffn_bytes(&w->ffn) +
-           gpu_matrix_bytes(&w->router) + floats * sizeof(float) + 5 * GPU_PART_ALIGN;
-}
 
 /* Where copies go: memory from `at` on, by way of the copy stream.  What is adjacent on both sides
  * is one copy. */
@@ -92,7 +47,7 @@ static void *put(struct target *t, const void *from, size_t n)
 
 static void put_matrix(struct target *t, struct matrix *to, const struct matrix *m)
 {
-    struct part_bytes b = parts_of(m);
+    struct part_bytes b = gpu_part_bytes(m);
 
     *to = *m;
     to->weight = put(t, m->weight, b.weight);
@@ -108,7 +63,7 @@ struct piece {
 
 static int add_pieces(struct piece *p, struct matrix *to, const struct matrix *m)
 {
-    struct part_bytes b = parts_of(m);
+    struct part_bytes b = gpu_part_bytes(m);
 
     *to = *m;
     p[0] = { m->weight, &to->weight, b.weight };
@@ -238,7 +193,7 @@ static void read_part(struct gpu *g, const void *to, const void *from, size_t n)
 /* Into the caller's memory, though a matrix promises to leave it alone. */
 static void read_matrix(struct gpu *g, const struct matrix *to, const struct matrix *m)
 {
-    struct part_bytes b = parts_of(m);
+    struct part_bytes b = gpu_part_bytes(m);
 
     read_part(g, to->weight, m->weight, b.weight);
     read_part(g, to->scale, m->scale, b.scale);

@@ -1,0 +1,30 @@
+#ifndef LAGUNA_CUDA_SIZES_H
+#define LAGUNA_CUDA_SIZES_H
+
+#include "cuda/gpu.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What both implementations of gpu.h say alike: how large things are, and which rows there are. */
+
+/* The three parts of a matrix in bytes; 0: it has none. */
+struct part_bytes {
+    size_t weight, scale, zero;
+};
+
+struct part_bytes gpu_part_bytes(const struct matrix *m);
+
+/* Rows of each head, between the cache and host memory. */
+struct range {
+    int rows, from, n;          /* rows is all of them */
+};
+
+/* -EINVAL where the cache of a layer has not `rows` of them, or not those. */
+int gpu_check_range(int layer, int rows, const struct range *r, struct err *e);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
