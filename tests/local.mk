@@ -94,7 +94,7 @@ tests_t_bpe_LDADD   = $(ENGINE_LIBS)
 
 check_PROGRAMS += tests/t_pretoken
 TESTS          += tests/t_pretoken
-tests_t_pretoken_SOURCES = tests/t_pretoken.c tests/tap.h
+tests_t_pretoken_SOURCES = tests/t_pretoken.c tests/files.h tests/tap.h
 tests_t_pretoken_LDADD   = $(ENGINE_LIBS)
 
 check_PROGRAMS += tests/t_tokenizer
@@ -357,7 +357,7 @@ tests_t_isa_LDADD   = $(CPU_LIBS) src/libengine.a $(NUMA_LIBS) -lm
 ## Many clients and a long conversation; what that costs: tests/bench_serve.py, tests/bench_parse.
 check_PROGRAMS += tests/t_load
 TESTS          += tests/t_load
-tests_t_load_SOURCES = tests/t_load.c tests/serve.h tests/serve.c tests/tap.h
+tests_t_load_SOURCES = tests/t_load.c tests/serve.h tests/serve.c tests/files.h tests/tap.h
 tests_t_load_LDADD   = $(ENGINE_LIBS)
 
 EXTRA_PROGRAMS += tests/bench_parse

@@ -1,6 +1,7 @@
 /* The server under many clients at once, and a long conversation: nothing is refused, nothing is
  * read twice.  How fast that is, tests/bench_serve.py says. */
 #include "tests/serve.h"
+#include "tests/files.h"
 #include "tests/tap.h"
 
 #include <poll.h>
@@ -142,12 +143,11 @@ static void test_many(const struct serving *s)
 /* t_load SENTENCES: a longer conversation, eleven tokens a sentence. */
 int main(int argc, char **argv)
 {
-    const char *dir = getenv("srcdir");
     char model[1024];
     const char *const options[] = { "-m", model, "--port", "0", "--queue", "64", NULL };
     struct serving s;
 
-    snprintf(model, sizeof(model), "%s/models/nano", dir ? dir : ".");
+    snprintf(model, sizeof(model), "%s/models/nano", source_dir());
     if (!serve_start(&s, options)) {
         ok(false, "the server starts");
         return done();

@@ -2,6 +2,7 @@
  * the one it stands for. */
 #include "src/json.h"
 #include "src/pretoken.h"
+#include "tests/files.h"
 #include "tests/tap.h"
 
 #include <errno.h>
@@ -74,7 +75,6 @@ static bool golden_case(const cJSON *node)
 
 static void test_golden(void)
 {
-    const char *dir = getenv("srcdir");
     char path[4096];
     char *text = malloc(1 << 20);
     cJSON *root = NULL;
@@ -83,7 +83,7 @@ static void test_golden(void)
     int cases = 0, bad = 0;
     FILE *f;
 
-    snprintf(path, sizeof(path), "%s/models/nano/golden/split.json", dir ? dir : ".");
+    snprintf(path, sizeof(path), "%s/models/nano/golden/split.json", source_dir());
     f = fopen(path, "rb");
     if (f) {
         root = json_parse(text, fread(text, 1, 1 << 20, f), &JSON_FILE, &e);

@@ -1,6 +1,7 @@
 /* Runs a fuzz target over the files kept in its corpus, for `make check`: every crash that was
  * ever found stays found.  FUZZ_CORPUS is the name of the folder. */
 #include "src/base.h"
+#include "tests/files.h"
 #include "tests/tap.h"
 
 #include <dirent.h>
@@ -34,13 +35,12 @@ static void replay(const char *path)
 
 int main(void)
 {
-    const char *srcdir = getenv("srcdir");
     char folder[2048], path[4096];
     const struct dirent *entry;
     int files = 0;
     DIR *d;
 
-    snprintf(folder, sizeof(folder), "%s/tests/fuzz/corpus/" FUZZ_CORPUS, srcdir ? srcdir : ".");
+    snprintf(folder, sizeof(folder), "%s/tests/fuzz/corpus/" FUZZ_CORPUS, source_dir());
     d = opendir(folder);
     while (d && (entry = readdir(d))) {
         if (entry->d_name[0] == '.')
