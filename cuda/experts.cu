@@ -1,5 +1,5 @@
-/* Routed experts of a decode step: two launches for all of them and the shared expert, blocks of
- * absent experts leave at once. */
+/* Routed experts of a decode step: two launches for all that are seated and the shared expert, and
+ * two more for those that an offer has brought.  Blocks of other pairs leave at once. */
 #include "cuda/matvec.cuh"
 
 enum { GATE_WARPS = 8, DOWN_WARPS = 4 };
@@ -11,8 +11,14 @@ struct step_experts {
     bf16 *inner, *shared_inner;         /* [n][topk][expert inner], [n][shared inner] */
     float *out, *shared_out;            /* [n][topk][hidden], [n][hidden] */
     int n, topk, hidden, expert_inner;
+    bool late;
 };
 
+/* Whether the pair's expert is in VRAM, and this launch's. */
+static __device__ __forceinline__ bool is_mine(const struct step_experts &a, const struct pair &p)
+{
+    return p.slot >= 0 && p.late == a.late;
+}
 
 /* gate and up of 16 inner rows: warps 0..3 split the columns of gate, 4..7 those of up. */
 template <int NT>
@@ -31,7 +37,7 @@ __global__ static void __launch_bounds__(GATE_WARPS *WARP)
     struct tokens v = { a.h, (size_t)a.hidden, a.n };
     float acc[NT][4] = {};
 
-    if ((routed && a.pair[i].slot < 0) || row0 >= m.rows)
+    if ((routed && !is_mine(a, a.pair[i])) || row0 >= m.rows)
         return;
     if (routed) {
         v.x += (size_t)(i / a.topk) * a.hidden;
@@ -65,7 +71,7 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const str
     struct tokens v;
     float acc[NT][4] = {};
 
-    if (routed && a.pair[i].slot < 0) {
+    if (routed && !is_mine(a, a.pair[i])) {
         begin_in_order();
         return;
     }
@@ -89,16 +95,16 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const str
     }
 }
 
-void queue_step_experts(struct gpu *g, int layer, int n)
+void queue_step_experts(struct gpu *g, int layer, int n, bool late)
 {
     const struct shape *s = &g->shape;
-    int pairs = n * s->topk, shared = s->shared_inner > 0;
+    int pairs = n * s->topk, shared = s->shared_inner > 0 && !late;
     int inner = s->expert_inner > s->shared_inner ? s->expert_inner : s->shared_inner;
     struct step_experts a = {
         .pair = g->s.pair, .shared = g->layer[layer].ffn, .h = g->s.h, .inner = g->s.inner,
         .shared_inner = g->s.inner + (size_t)pairs * s->expert_inner, .out = g->s.pair_out,
         .shared_out = g->s.shared, .n = n, .topk = s->topk, .hidden = s->hidden,
-        .expert_inner = s->expert_inner,
+        .expert_inner = s->expert_inner, .late = late,
     };
     dim3 up(ceil_div(inner, TILE_ROWS), pairs + shared);
     dim3 down(ceil_div(s->hidden, TILE_ROWS), pairs + shared);

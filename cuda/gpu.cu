@@ -253,6 +253,7 @@ static void lay_out_mapped(struct gpu *g, struct layout *l)
     g->step_id = (uint16_t *)take(l, layers * pairs, sizeof(uint16_t));
     g->step_weight = (float *)take(l, layers * pairs, sizeof(float));
     g->args_host = (struct step_args *)take(l, 1, sizeof(*g->args_host));
+    g->offers = (struct offers *)take(l, 1, sizeof(*g->offers));
     g->route_id = (uint16_t *)take(l, (size_t)g->c.batch * s->topk, sizeof(uint16_t));
     g->route_weight = (float *)take(l, (size_t)g->c.batch * s->topk, sizeof(float));
 }
@@ -286,6 +287,7 @@ static void take_mapped(struct gpu *g)
     g->share_weight_dev = device_of(g, d, g->share_weight);
     g->share_h_dev = device_of(g, d, g->share_h);
     g->share_partial_dev = device_of(g, d, g->share_partial);
+    g->offers_dev = device_of(g, d, g->offers);
     g->step_id_dev = device_of(g, d, g->step_id);
     g->step_weight_dev = device_of(g, d, g->step_weight);
 }
@@ -388,8 +390,9 @@ void gpu_close(struct gpu *g)
         cudaStreamSynchronize(g->copy);
     blas_close(g->blas);
     for (int i = 0; i <= GPU_STEP_TOKENS; i++)
-        if (g->graph[i])
-            cudaGraphExecDestroy(g->graph[i]);
+        for (cudaGraphExec_t graph : { g->graph[0][i], g->graph[1][i] })
+            if (graph)
+                cudaGraphExecDestroy(graph);
     for (int i = 0; g->slot_done && i < g->c.slots; i++)
         if (g->slot_done[i])
             cudaEventDestroy(g->slot_done[i]);

@@ -26,6 +26,7 @@ enum {
     GPU_STEP_TOKENS = 16,       /* most tokens of a decode step */
     GPU_TOP = 1024,             /* most candidates of gpu_sample() */
     GPU_PART_ALIGN = 256,       /* of each part of a matrix in VRAM */
+    GPU_OFFERS = 16,            /* most experts that the GPU takes of one share */
 };
 
 struct gpu_facts {
@@ -127,13 +128,6 @@ int  gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *
  * copy waits for this one.  -EINVAL where the slot does not hold an expert of into's shapes. */
 int  gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err *e);
 
-/* Let a slot, whose expert, if any, has been unseated, stand for x in its own host memory, which
- * was gpu_pin()ned: once seated, it is read over PCIe by the same kernels.  The bytes stay as
- * they are, and pinned, until it is unseated and gpu_wait() has returned.  The slot's VRAM is not
- * touched; gpu_fill_slot() makes it an ordinary slot again.  -EINVAL where a part is not pinned
- * or not 16-byte aligned: then the slot is as it was. */
-int  gpu_map_slot(struct gpu *g, int slot, const struct expert *x, struct err *e);
-
 /* Whether all that gpu_fill_slot() and gpu_read_slot() queued for the slot is done. */
 bool gpu_slot_ready(struct gpu *g, int slot);
 
@@ -203,11 +197,13 @@ int  gpu_write_rows(struct gpu *g, int layer, int from, int n, const struct gpu_
 
 /* --- decode: one graph a step ------------------------------------------------------------- */
 
-/* Record the step of 1 to GPU_STEP_TOKENS tokens, once, when all weights are set.  Blocks. */
+/* Record the step of 1 to GPU_STEP_TOKENS tokens, with and without offers, once, when all
+ * weights are set.  Blocks. */
 int  gpu_capture(struct gpu *g, int tokens, struct err *e);
 
-/* Queue one captured step of b->tokens tokens. */
-int  gpu_step(struct gpu *g, const struct batch *b, struct err *e);
+/* Queue one captured step of b->tokens tokens.  offers: it takes experts by gpu_offer(), which
+ * costs a few microseconds a layer. */
+int  gpu_step(struct gpu *g, const struct batch *b, bool offers, struct err *e);
 
 /* What a layer of the step wants from the CPU: for each pair, one token's row of h through one
  * absent expert.  The CPU writes every row of partial = sum of weight * expert(h). */
@@ -226,6 +222,22 @@ struct gpu_share {
  * for its positions is to be written again. */
 int  gpu_next_share(struct gpu *g, struct gpu_share *out, struct err *e);
 void gpu_answer(struct gpu *g);
+
+/* An expert of the share that the GPU fetches over PCIe and computes, while the CPU computes the
+ * others: its bytes lie in host memory that was gpu_pin()ned, and go to a slot whose expert, if
+ * any, has been unseated, and where gpu_slot_ready(). */
+struct gpu_offer {
+    const struct expert *expert;
+    int slot;
+};
+
+/* At most once a share, before gpu_answer(), in a step with offers; what is offered is no longer
+ * part of the share.  At most GPU_OFFERS, each slot once.  Bytes and slots are the GPU's until
+ * gpu_next_share() returns.  -E2BIG where an expert does not fit its slot: nothing is taken. */
+int  gpu_offer(struct gpu *g, const struct gpu_offer *o, int n, struct err *e);
+
+/* Seconds that the fetching of the last offers took, once gpu_next_share() has returned. */
+double gpu_fetch_seconds(const struct gpu *g);
 
 /* Of the last step, by row of its batch. */
 int32_t gpu_argmax(const struct gpu *g, int row);

@@ -22,11 +22,13 @@ enum {
 };
 
 /* Mapped pinned memory through which a step and the CPU talk.  The device writes all of it but
- * `reply`; between steps the host clears what went wrong. */
+ * `reply` and `offer`; between steps the host clears what went wrong. */
 struct mailbox {
     uint32_t post, pad0[31];            /* sequence number of the last share asked for */
     uint32_t reply, pad1[31];           /* sequence number of the last share answered */
+    uint32_t offer, pad3[31];           /* and of the last whose offers are known */
     uint32_t done, pad2[31];            /* number of the last step that ended */
+    long long fetch_ns;                 /* that the last offers took */
     uint32_t watchdog;                  /* the CPU's share came too late */
     int bad_layer;                      /* layer + 1 of the first router that was not finite */
     uint32_t bad_logits;
@@ -54,6 +56,28 @@ struct pair {
     struct ffn ffn;
     float weight;
     int slot;
+    bool late;                          /* absent, until an offer brought the expert */
+};
+
+/* Bytes that offer.cu brings from pinned memory. */
+struct stretch {
+    const uint8_t *from;
+    uint8_t *to;
+    size_t bytes;
+};
+
+enum { FFN_PARTS = 9, MOST_STRETCHES = GPU_OFFERS * FFN_PARTS };
+
+struct offered {
+    int id, slot;
+    struct ffn ffn;                     /* as it will lie in its slot */
+};
+
+/* The offers of a share, written by the host and read in words of eight bytes. */
+struct offers {
+    int experts, stretches;
+    struct stretch stretch[MOST_STRETCHES];
+    struct offered expert[GPU_OFFERS];
 };
 
 /* A run of experts whose pairs fit the scratch, for grouped.cu: lists of the host, alike in
@@ -144,12 +168,13 @@ struct gpu {
     float *share_weight_dev, *share_h_dev, *share_partial_dev;
     uint16_t *step_id, *step_id_dev;    /* mapped: [layers][GPU_STEP_TOKENS][topk] */
     float *step_weight, *step_weight_dev;
+    struct offers *offers, *offers_dev; /* mapped */
     uint8_t *mapped;
     uint8_t *staging;                   /* pinned: what a stage uploads */
     size_t staging_bytes;
     cudaEvent_t staged;                 /* the last upload from it is done */
     uint32_t *epoch;                    /* device: sequence of shares; [1]: awaited now, or 0 */
-    cudaGraphExec_t graph[GPU_STEP_TOKENS + 1];
+    cudaGraphExec_t graph[2][GPU_STEP_TOKENS + 1];      /* without and with offers */
     uint32_t steps, seen;               /* last step started, last share taken */
     int tokens, pos, routed_layer;      /* of the batch */
     uint16_t *route_id;                 /* host, pinned: [batch][topk] */
@@ -245,6 +270,13 @@ struct product {
 void queue_products(struct gpu *g, const struct product *p);
 void queue_matvec(struct gpu *g, const struct product *p);
 
+/* What a kernel knows that waits for the host. */
+struct patience {
+    struct step_args *args;
+    struct mailbox *box;
+    long long limit_ns;                 /* 0: for ever */
+};
+
 /* What the norm kernel adds to the residual stream before it norms; unused members are zero. */
 struct addition {
     const float *delta;                 /* [n][hidden] */
@@ -253,13 +285,15 @@ struct addition {
     const struct pair *pair;            /* [n][topk] of a step, with pair_out [n][topk][hidden] */
     const float *pair_out;
     const uint32_t *awaited;            /* sequence of the CPU's share, or 0 */
-    struct mailbox *box;
+    const struct mailbox *box;
     const float *partial;               /* mapped: [n][hidden] */
-    struct step_args *args;
-    long long limit_ns;
+    struct patience patience;
     float scale;
     int topk;
 };
+
+/* step.cu */
+struct patience patience_of(const struct gpu *g);
 
 /* fetch.cu: bytes of pinned memory to VRAM, a multiple of four. */
 void queue_fetch(struct gpu *g, void *to, const void *from, size_t bytes);
@@ -283,8 +317,11 @@ size_t attend_partial_floats(const struct gpu *g);
 /* router.cu */
 void queue_router(struct gpu *g, int layer, int n, bool step);
 
-/* experts.cu */
-void queue_step_experts(struct gpu *g, int layer, int n);
+/* experts.cu; late: those that an offer has brought, without the shared expert. */
+void queue_step_experts(struct gpu *g, int layer, int n, bool late);
+
+/* offer.cu: wait for the host's offers, and bring those experts. */
+void queue_offers(struct gpu *g, int layer, int n);
 
 /* grouped.cu: ordered = h; pair_out = down(silu(gate(h)) * up(h)) of each pair; and routed +=
  * its weighted sum.  Columns, rounded up to what a row takes. */

@@ -38,7 +38,10 @@ struct gpu {
     bool captured[GPU_STEP_TOKENS + 1];
     /* The step in progress: layers before at_layer are done; a share may be out. */
     int at_layer;
-    bool share_out, running;
+    bool share_out, running, offers;
+    struct gpu_offer offer[GPU_OFFERS]; /* of the share that is out */
+    int offered;
+    double fetch_seconds;
     int steps, batches, fills;          /* so far, for c.faults */
     bool dead;
     uint16_t *step_id;                  /* [layers][GPU_STEP_TOKENS][topk] */

@@ -3,8 +3,6 @@
 
 #include <errno.h>
 
-enum { MAP_ALIGN = 16 };                /* of what the kernels load at once */
-
 /* The rows of all heads, `each` bytes a row. */
 static void copy_rows(const struct gpu *g, void *to, const void *from, size_t each,
                       const struct range *r)
@@ -59,10 +57,10 @@ int gpu_write_rows(struct gpu *g, int layer, int from, int n, const struct gpu_r
 int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
 {
     uint8_t *at = g->slot_bytes[slot];
+    int rc = gpu_check_fits(&g->c, x, e);
 
-    if (gpu_ffn_bytes(&x->ffn) > g->c.slot_bytes)
-        return fail(e, -E2BIG, "layer %d expert %d: %zu bytes do not fit a slot of %zu", x->layer,
-                    x->id, gpu_ffn_bytes(&x->ffn), g->c.slot_bytes);
+    if (rc)
+        return rc;
     g->fills++;
     g->dead |= g->fills == g->c.faults.dead_fill;
     gpu_ref_put_ffn(&at, &g->slot[slot], &x->ffn);
@@ -101,23 +99,6 @@ int gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err
     read_matrix(&to->gate, &f->gate);
     read_matrix(&to->up, &f->up);
     read_matrix(&to->down, &f->down);
-    return gpu_ref_check(g, e);
-}
-
-static bool aligned(const struct matrix *m)
-{
-    return (uintptr_t)m->weight % MAP_ALIGN == 0 && (uintptr_t)m->scale % MAP_ALIGN == 0 &&
-           (uintptr_t)m->zero % MAP_ALIGN == 0;
-}
-
-int gpu_map_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
-{
-    const struct ffn *f = &x->ffn;
-
-    if (!aligned(&f->gate) || !aligned(&f->up) || !aligned(&f->down))
-        return fail(e, -EINVAL, "layer %d expert %d: a part is not at a multiple of %d bytes",
-                    x->layer, x->id, (int)MAP_ALIGN);
-    g->slot[slot] = *f;
     return gpu_ref_check(g, e);
 }
 

@@ -14,7 +14,7 @@ int gpu_capture(struct gpu *g, int tokens, struct err *e)
     return 0;
 }
 
-int gpu_step(struct gpu *g, const struct batch *b, struct err *e)
+int gpu_step(struct gpu *g, const struct batch *b, bool offers, struct err *e)
 {
     int rc = gpu_ref_check(g, e);
 
@@ -28,8 +28,21 @@ int gpu_step(struct gpu *g, const struct batch *b, struct err *e)
         g->x[0] = NAN;
     g->at_layer = 0;
     g->share_out = false;
+    g->offered = 0;
+    g->offers = offers;
     g->running = true;
     return 0;
+}
+
+/* The seated experts of the routed layer. */
+static void run_seated(struct gpu *g, int layer)
+{
+    for (int x = 0; x < g->shape->experts; x++) {
+        uint16_t id = (uint16_t)x;
+
+        if (gpu_seat_of(g, layer, x) >= 0)
+            gpu_experts(g, &id, 1);
+    }
 }
 
 /* List what absent experts leave to the CPU; how many pairs. */
@@ -59,13 +72,32 @@ static int begin_sparse(struct gpu *g, int layer, struct err *e)
         return rc;
     memcpy(g->step_id + at, r.expert, n * sizeof(*r.expert));
     memcpy(g->step_weight + at, r.weight, n * sizeof(*r.weight));
-    for (int x = 0; x < g->shape->experts; x++) {
-        uint16_t id = (uint16_t)x;
-
-        if (gpu_seat_of(g, layer, x) >= 0)
-            gpu_experts(g, &id, 1);
-    }
+    run_seated(g, layer);
     return list_share(g, layer);
+}
+
+/* Experts that were offered go into their slots, and all is summed again as if they were seated:
+ * the order of ids is the order of sums. */
+static int take_offers(struct gpu *g, int layer, struct err *e)
+{
+    size_t n = (size_t)g->tokens * (size_t)g->shape->hidden * sizeof(float);
+    double start = clock_now();
+    int rc = 0;
+
+    if (!g->offered)
+        return 0;
+    for (int i = 0; i < g->offered && !rc; i++) {
+        rc = gpu_fill_slot(g, g->offer[i].slot, g->offer[i].expert, e);
+        gpu_seat(g, layer, g->offer[i].expert->id, g->offer[i].slot);
+    }
+    g->fetch_seconds = clock_now() - start;
+    memset(g->routed, 0, n);
+    if (!rc)
+        run_seated(g, layer);
+    for (int i = 0; i < g->offered; i++)
+        gpu_seat(g, layer, g->offer[i].expert->id, -1);
+    g->offered = 0;
+    return rc;
 }
 
 /* A fault that a test wants the step to have. */
@@ -102,6 +134,9 @@ int gpu_next_share(struct gpu *g, struct gpu_share *out, struct err *e)
                 return 1;
             }
         } else {
+            rc = take_offers(g, layer, e);
+            if (rc)
+                return rc;
             gpu_add(g, g->share_partial);
         }
         if (!g->shape->layer[layer].dense)
@@ -121,6 +156,25 @@ int gpu_next_share(struct gpu *g, struct gpu_share *out, struct err *e)
 void gpu_answer(struct gpu *g)
 {
     (void)g;
+}
+
+int gpu_offer(struct gpu *g, const struct gpu_offer *o, int n, struct err *e)
+{
+    assert(g->offers && g->share_out && !g->offered && n >= 0 && n <= GPU_OFFERS);
+    for (int i = 0; i < n; i++) {
+        int rc = gpu_check_fits(&g->c, o[i].expert, e);
+
+        if (rc)
+            return rc;
+    }
+    memcpy(g->offer, o, (size_t)n * sizeof(*o));
+    g->offered = n;
+    return gpu_ref_check(g, e);
+}
+
+double gpu_fetch_seconds(const struct gpu *g)
+{
+    return g->fetch_seconds;
 }
 
 int32_t gpu_argmax(const struct gpu *g, int row)

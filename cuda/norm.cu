@@ -2,6 +2,7 @@
  * stage made to the residual stream, waits for the CPU's share where there is one, and norms.
  * All in float32. */
 #include "cuda/gpu_internal.cuh"
+#include "cuda/mailbox.cuh"
 
 #include <cuda_bf16.h>
 
@@ -24,37 +25,6 @@ __global__ static void rope_kernel(float2 *table, const struct rope *r, const in
         table[(size_t)blockIdx.x * half + i] = make_float2(cosf(angle) * r->factor,
                                                            sinf(angle) * r->factor);
     }
-}
-
-static __device__ long long clock_ns(void)
-{
-    long long t;
-
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
-}
-
-/* One thread waits until the CPU has answered.  False where it never will: the watchdog then
- * marks the step dead, so that no later layer waits again. */
-static __device__ bool wait_for_cpu(const struct addition &a)
-{
-    uint32_t want = *a.awaited, got;
-    long long start = clock_ns();
-    volatile uint32_t *dead = &a.args->dead;
-
-    if (!want)
-        return false;
-    while (!*dead) {
-        asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(got) : "l"(&a.box->reply)
-                     : "memory");
-        if ((int)(got - want) >= 0)
-            return true;
-        if (a.limit_ns && clock_ns() - start > a.limit_ns) {
-            *dead = 1;
-            *(volatile uint32_t *)&a.box->watchdog = 1;
-        }
-    }
-    return false;
 }
 
 /* The sum over a block, the same in every thread, always added in the same order. */
@@ -180,7 +150,7 @@ __global__ static void __launch_bounds__(NORM_THREADS)
     }
     if (a.awaited) {
         if (threadIdx.x == 0)
-            cpu = wait_for_cpu(a);
+            cpu = *a.awaited && wait_for_host(&a.box->reply, *a.awaited, a.patience);
         __syncthreads();
     }
 #pragma unroll

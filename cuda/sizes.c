@@ -43,6 +43,16 @@ size_t gpu_layer_bytes(const struct layer_weights *w)
            gpu_matrix_bytes(&w->router) + floats * sizeof(float) + 5 * GPU_PART_ALIGN;
 }
 
+int gpu_check_fits(const struct gpu_config *c, const struct expert *x, struct err *e)
+{
+    size_t bytes = gpu_ffn_bytes(&x->ffn);
+
+    if (bytes > c->slot_bytes)
+        return fail(e, -E2BIG, "layer %d expert %d: %zu bytes do not fit a slot of %zu", x->layer,
+                    x->id, bytes, c->slot_bytes);
+    return 0;
+}
+
 int gpu_check_range(int layer, int rows, const struct range *r, struct err *e)
 {
     if (r->rows != rows)

@@ -16,6 +16,9 @@ struct part_bytes {
 
 struct part_bytes gpu_part_bytes(const struct matrix *m);
 
+/* -E2BIG where the expert does not fit a slot. */
+int gpu_check_fits(const struct gpu_config *c, const struct expert *x, struct err *e);
+
 /* Rows of each head, between the cache and host memory. */
 struct range {
     int rows, from, n;          /* rows is all of them */

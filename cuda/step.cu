@@ -8,6 +8,11 @@
 
 enum { SPINS = 1 << 14 };               /* between two questions to the driver */
 
+struct patience patience_of(const struct gpu *g)
+{
+    return { g->args, g->box_dev, g->c.watchdog_ms * 1000000ll };
+}
+
 /* What the kernel after a sparse layer adds: its experts, the CPU's share, the shared expert. */
 static struct addition experts_of(struct gpu *g)
 {
@@ -19,15 +24,14 @@ static struct addition experts_of(struct gpu *g)
     a.awaited = g->epoch + 1;
     a.box = g->box_dev;
     a.partial = g->share_partial_dev;
-    a.args = g->args;
-    a.limit_ns = g->c.watchdog_ms * 1000000ll;
+    a.patience = patience_of(g);
     a.scale = g->shape.route_scale;
     a.topk = g->shape.topk;
     return a;
 }
 
 /* The FFN half of a layer; what it made is in `add`, for the norm that follows. */
-static void queue_step_ffn(struct gpu *g, int layer, int n, struct addition *add)
+static void queue_step_ffn(struct gpu *g, int layer, int n, bool offers, struct addition *add)
 {
     struct addition attention = {};
 
@@ -39,11 +43,15 @@ static void queue_step_ffn(struct gpu *g, int layer, int n, struct addition *add
         return;
     }
     queue_router(g, layer, n, true);
-    queue_step_experts(g, layer, n);
+    queue_step_experts(g, layer, n, false);
+    if (offers) {
+        queue_offers(g, layer, n);
+        queue_step_experts(g, layer, n, true);
+    }
     *add = experts_of(g);
 }
 
-void queue_step(struct gpu *g, int n)
+static void queue_step(struct gpu *g, int n, bool offers)
 {
     int layers = g->shape.layers;
 
@@ -54,36 +62,44 @@ void queue_step(struct gpu *g, int n)
         struct addition add;
 
         queue_attention(g, i, n, &g->args->pos);
-        queue_step_ffn(g, i, n, &add);
+        queue_step_ffn(g, i, n, offers, &add);
         queue_norm(g, 0, n, &add, i + 1 < layers ? g->layer[i + 1].attn_norm : g->final_norm);
     }
     queue_head(g, n, true);
 }
 
-int gpu_capture(struct gpu *g, int tokens, struct err *e)
+static cudaGraphExec_t record(struct gpu *g, int tokens, bool offers)
 {
     cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
 
-    assert(tokens > 0 && tokens <= GPU_STEP_TOKENS && tokens <= g->c.batch);
-    if (g->graph[tokens])
-        return gpu_check(g, e);
     TRY(g, cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal));
-    queue_step(g, tokens);
+    queue_step(g, tokens, offers);
     TRY(g, cudaStreamEndCapture(g->stream, &graph));
-    TRY(g, cudaGraphInstantiate(&g->graph[tokens], graph, 0));
-    TRY(g, cudaGraphUpload(g->graph[tokens], g->stream));
+    TRY(g, cudaGraphInstantiate(&exec, graph, 0));
+    TRY(g, cudaGraphUpload(exec, g->stream));
     TRY(g, cudaStreamSynchronize(g->stream));
     if (graph)
         cudaGraphDestroy(graph);
+    return exec;
+}
+
+int gpu_capture(struct gpu *g, int tokens, struct err *e)
+{
+    assert(tokens > 0 && tokens <= GPU_STEP_TOKENS && tokens <= g->c.batch);
+    for (int offers = 0; offers < 2; offers++)
+        if (!g->graph[offers][tokens])
+            g->graph[offers][tokens] = record(g, tokens, offers);
     return gpu_check(g, e);
 }
 
-int gpu_step(struct gpu *g, const struct batch *b, struct err *e)
+int gpu_step(struct gpu *g, const struct batch *b, bool offers, struct err *e)
 {
     struct step_args *a = g->args_host;
+    cudaGraphExec_t graph = g->graph[offers][b->tokens];
 
     assert(b->tokens > 0 && b->tokens <= GPU_STEP_TOKENS && b->pos + b->tokens <= g->c.context);
-    if (g->fault == cudaSuccess && !g->graph[b->tokens])
+    if (g->fault == cudaSuccess && !graph)
         return fail(e, -EINVAL, "no step of %d tokens was captured", b->tokens);
     if (__atomic_load_n(&g->box->done, __ATOMIC_ACQUIRE) != g->steps)
         TRY(g, cudaStreamSynchronize(g->stream));
@@ -95,7 +111,7 @@ int gpu_step(struct gpu *g, const struct batch *b, struct err *e)
     memcpy(a->token, b->token, b->tokens * sizeof(*a->token));
     g->seen = __atomic_load_n(&g->box->post, __ATOMIC_ACQUIRE);
     gpu_sync_table(g);
-    TRY(g, cudaGraphLaunch(g->graph[b->tokens], g->stream));
+    TRY(g, cudaGraphLaunch(graph, g->stream));
     return gpu_check(g, e);
 }
 
@@ -156,6 +172,10 @@ int gpu_next_share(struct gpu *g, struct gpu_share *out, struct err *e)
 
 void gpu_answer(struct gpu *g)
 {
+    if (g->box->offer != g->seen) {     /* none was made */
+        g->offers->experts = g->offers->stretches = 0;
+        __atomic_store_n(&g->box->offer, g->seen, __ATOMIC_RELEASE);
+    }
     __atomic_store_n(&g->box->reply, g->seen, __ATOMIC_RELEASE);
 }
 

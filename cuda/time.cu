@@ -69,7 +69,7 @@ static size_t queue_one(struct gpu *g, const struct gpu_timing *t, int layer)
     case GPU_TIME_EXPERTS:
         /* With the router: the experts' weights then come from another layer each time. */
         queue_router(g, layer, t->tokens, true);
-        queue_step_experts(g, layer, t->tokens);
+        queue_step_experts(g, layer, t->tokens, false);
         return experts_bytes(g, layer, t->tokens) + gpu_matrix_bytes(&g->layer[layer].router);
     case GPU_TIME_NORM:
         add.delta = g->s.delta;
@@ -238,7 +238,7 @@ int gpu_time(struct gpu *g, struct gpu_timing *t, struct err *e)
 
         if (rc)
             return rc;
-        t->microseconds = time_graph(g, g->graph[t->tokens], t->times);
+        t->microseconds = time_graph(g, g->graph[0][t->tokens], t->times);
         t->bytes = gpu_matrix_bytes(&g->head);
         for (int i = 0; i < g->shape.layers; i++)
             t->bytes += layer_bytes(g, i, t->pos, t->tokens);

@@ -3,15 +3,15 @@
 #include "cuda/gpu_internal.cuh"
 #include "cuda/sizes.h"
 
+#include <assert.h>
 #include <errno.h>
 
-enum { MAP_ALIGN = 16 };                /* of what kernels load at once */
-
-/* Where copies go: memory from `at` on, by way of the copy stream.  What is adjacent on both sides
- * is one copy. */
+/* Where copies go: memory from `at` on, by way of the copy stream, or by a step's own kernel.
+ * What is adjacent on both sides is one copy. */
 struct target {
     struct gpu *g;
     uint8_t *at, *end;
+    struct offers *offers;              /* the kernel's list, or NULL */
     bool full;                          /* something did not fit */
     uint8_t *to;                        /* the copy that grows, of n bytes */
     const uint8_t *from;
@@ -20,7 +20,9 @@ struct target {
 
 static void flush(struct target *t)
 {
-    if (t->n)
+    if (t->n && t->offers)
+        t->offers->stretch[t->offers->stretches++] = { t->from, t->to, t->n };
+    else if (t->n)
         TRY(t->g, cudaMemcpyAsync(t->to, t->from, t->n, cudaMemcpyHostToDevice, t->g->copy));
     t->n = 0;
 }
@@ -76,7 +78,7 @@ static int add_pieces(struct piece *p, struct matrix *to, const struct matrix *m
  * become two or one. */
 static void put_ffn(struct target *t, struct ffn *to, const struct ffn *f)
 {
-    struct piece p[9];
+    struct piece p[FFN_PARTS];
     int n = add_pieces(p, &to->gate, &f->gate);
 
     n += add_pieces(p + n, &to->up, &f->up);
@@ -161,14 +163,20 @@ struct matrix gpu_place_matrix(struct gpu *g, uint8_t *at, const struct matrix *
     return d;
 }
 
-int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
+static struct target slot_target(struct gpu *g, int slot)
 {
     size_t each = align_up(g->c.slot_bytes, GPU_PART_ALIGN);
-    struct target t = { g, g->slots + slot * each, g->slots + (slot + 1) * each };
 
-    if (gpu_ffn_bytes(&x->ffn) > g->c.slot_bytes)
-        return fail(e, -E2BIG, "layer %d expert %d: %zu bytes do not fit a slot of %zu", x->layer,
-                    x->id, gpu_ffn_bytes(&x->ffn), g->c.slot_bytes);
+    return { g, g->slots + slot * each, g->slots + (slot + 1) * each };
+}
+
+int gpu_fill_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
+{
+    struct target t = slot_target(g, slot);
+    int rc = gpu_check_fits(&g->c, x, e);
+
+    if (rc)
+        return rc;
     gpu_sync_table(g);
     TRY(g, cudaStreamWaitEvent(g->copy, g->table_used, 0));
     put_ffn(&t, &g->slot_ffn[slot], &x->ffn);
@@ -214,48 +222,36 @@ int gpu_read_slot(struct gpu *g, int slot, const struct expert *into, struct err
     return gpu_check(g, e);
 }
 
-/* Where the device sees pinned memory, or NULL.  Unlike cudaHostGetDevicePointer() this knows
- * addresses inside of what was pinned, and finds nothing wrong with others. */
-static const void *seen_at(struct gpu *g, const void *host)
+/* Bytes of an offer in slot `slot`, added to the list that the step's kernel works off. */
+static void list_stretches(struct gpu *g, const struct gpu_offer *o)
 {
-    struct cudaPointerAttributes a = {};
-    cudaError_t rc = cudaPointerGetAttributes(&a, host);
+    struct target t = slot_target(g, o->slot);
 
-    if (rc == cudaErrorInvalidValue)
-        cudaGetLastError();
-    else
-        TRY(g, rc);
-    return rc == cudaSuccess && a.type == cudaMemoryTypeHost ? a.devicePointer : NULL;
+    t.offers = g->offers;
+    put_ffn(&t, &g->slot_ffn[o->slot], &o->expert->ffn);
+    flush(&t);
+    g->offers->expert[g->offers->experts++] = { o->expert->id, o->slot, g->slot_ffn[o->slot] };
 }
 
-static bool map_part(struct gpu *g, const void **to, const void *host)
+int gpu_offer(struct gpu *g, const struct gpu_offer *o, int n, struct err *e)
 {
-    *to = host && (uintptr_t)host % MAP_ALIGN == 0 ? seen_at(g, host) : NULL;
-    return !host || *to;
+    assert(n >= 0 && n <= GPU_OFFERS && g->box->offer != g->seen);
+    for (int i = 0; i < n; i++) {
+        int rc = gpu_check_fits(&g->c, o[i].expert, e);
+
+        if (rc)
+            return rc;
+    }
+    g->offers->experts = g->offers->stretches = 0;
+    for (int i = 0; i < n; i++)
+        list_stretches(g, &o[i]);
+    __atomic_store_n(&g->box->offer, g->seen, __ATOMIC_RELEASE);
+    return gpu_check(g, e);
 }
 
-static bool map_matrix(struct gpu *g, struct matrix *to, const struct matrix *m)
+double gpu_fetch_seconds(const struct gpu *g)
 {
-    *to = *m;
-    return map_part(g, &to->weight, m->weight) && map_part(g, &to->scale, m->scale) &&
-           map_part(g, &to->zero, m->zero);
-}
-
-int gpu_map_slot(struct gpu *g, int slot, const struct expert *x, struct err *e)
-{
-    struct ffn f = {};
-    bool mapped = map_matrix(g, &f.gate, &x->ffn.gate) && map_matrix(g, &f.up, &x->ffn.up) &&
-                  map_matrix(g, &f.down, &x->ffn.down);
-    int rc = gpu_check(g, e);
-
-    if (rc)
-        return rc;
-    if (!mapped)
-        return fail(e, -EINVAL, "layer %d expert %d: a part is not pinned, or not at a multiple "
-                    "of %d bytes", x->layer, x->id, (int)MAP_ALIGN);
-    g->slot_ffn[slot] = f;
-    g->slot_waited[slot] = true;        /* no copy that a seat would wait for */
-    return 0;
+    return (double)g->box->fetch_ns * 1e-9;
 }
 
 bool gpu_slot_ready(struct gpu *g, int slot)

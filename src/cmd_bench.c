@@ -21,7 +21,8 @@ struct row {
     int tokens, depth;
     double mean, deviation;             /* tokens a second */
     struct tier_bytes bytes;            /* of experts, a token */
-    double hit_vram, hit_ram, io_wait;  /* shares: of experts used, and of the time */
+    double hit_vram, hit_ram, uploaded; /* shares: of experts used */
+    double io_wait;                     /* and of the time */
     double cpu_share, gpu_wait;         /* of the time, with a GPU */
     double predicted;                   /* tokens a second; 0: nobody knows */
 };
@@ -105,6 +106,7 @@ static void add_spent(struct spent *sum, const struct spent *from, const struct 
     sum->tiers.vram += to->tiers.vram - from->tiers.vram;
     sum->tiers.ram += to->tiers.ram - from->tiers.ram;
     sum->tiers.nvme += to->tiers.nvme - from->tiers.nvme;
+    sum->tiers.uploaded += to->tiers.uploaded - from->tiers.uploaded;
     sum->tiers.nvme_bytes += to->tiers.nvme_bytes - from->tiers.nvme_bytes;
     sum->tiers.io_wait_seconds += to->tiers.io_wait_seconds - from->tiers.io_wait_seconds;
     sum->times.cpu_share += to->times.cpu_share - from->times.cpu_share;
@@ -145,6 +147,7 @@ static void fill_shares(struct bench *b, struct row *r, const struct spent *sum)
                                     (double)t->nvme_bytes / tokens };
     r->hit_vram = used > 0 ? (double)t->vram / used : 0;
     r->hit_ram = used > 0 ? (double)t->ram / used : 0;
+    r->uploaded = used > 0 ? (double)t->uploaded / used : 0;
     r->io_wait = t->io_wait_seconds / sum->seconds;
     r->cpu_share = sum->times.cpu_share / sum->seconds;
     r->gpu_wait = sum->times.gpu_wait / sum->seconds;
@@ -242,11 +245,11 @@ static void add_json(struct text *t, const struct row *r)
 {
     text_printf(t, "{\"test\": \"%s%d\", \"depth\": %d, \"tps_mean\": %.6g, \"tps_sd\": %.4g, "
                 "\"bytes_per_token\": {\"vram\": %.0f, \"ram\": %.0f, \"nvme\": %.0f}, "
-                "\"hit_vram\": %.4f, \"hit_ram\": %.4f, \"io_wait\": %.4f, \"cpu_share\": %.4f, "
-                "\"gpu_wait\": %.4f, \"predicted_tps\": ",
+                "\"hit_vram\": %.4f, \"hit_ram\": %.4f, \"uploaded\": %.4f, \"io_wait\": %.4f, "
+                "\"cpu_share\": %.4f, \"gpu_wait\": %.4f, \"predicted_tps\": ",
                 r->generates ? "tg" : "pp", r->tokens, r->depth, r->mean, r->deviation,
-                r->bytes.vram, r->bytes.ram, r->bytes.nvme, r->hit_vram, r->hit_ram, r->io_wait,
-                r->cpu_share, r->gpu_wait);
+                r->bytes.vram, r->bytes.ram, r->bytes.nvme, r->hit_vram, r->hit_ram, r->uploaded,
+                r->io_wait, r->cpu_share, r->gpu_wait);
     if (r->predicted > 0)
         text_printf(t, "%.4g}", r->predicted);
     else
@@ -255,10 +258,10 @@ static void add_json(struct text *t, const struct row *r)
 
 static void add_csv(struct text *t, const struct row *r)
 {
-    text_printf(t, "%s%d,%d,%.6g,%.4g,%.0f,%.0f,%.0f,%.4f,%.4f,%.4f,%.4f,%.4f,",
+    text_printf(t, "%s%d,%d,%.6g,%.4g,%.0f,%.0f,%.0f,%.4f,%.4f,%.4f,%.4f,%.4f,%.4f,",
                 r->generates ? "tg" : "pp", r->tokens, r->depth, r->mean, r->deviation,
-                r->bytes.vram, r->bytes.ram, r->bytes.nvme, r->hit_vram, r->hit_ram, r->io_wait,
-                r->cpu_share, r->gpu_wait);
+                r->bytes.vram, r->bytes.ram, r->bytes.nvme, r->hit_vram, r->hit_ram, r->uploaded,
+                r->io_wait, r->cpu_share, r->gpu_wait);
     if (r->predicted > 0)
         text_printf(t, "%.4g", r->predicted);
     text_puts(t, "\n");
@@ -292,8 +295,8 @@ static int show(struct bench *b, struct err *e)
     name = name && name[1] ? name + 1 : o->model_dir;
     if (o->csv)
         text_puts(&t, "test,depth,tps_mean,tps_sd,vram_bytes_per_token,ram_bytes_per_token,"
-                      "nvme_bytes_per_token,hit_vram,hit_ram,io_wait,cpu_share,gpu_wait,"
-                      "predicted_tps\n");
+                      "nvme_bytes_per_token,hit_vram,hit_ram,uploaded,io_wait,cpu_share,"
+                      "gpu_wait,predicted_tps\n");
     else if (!o->json)
         text_printf(&t, "| %-*s |             test |               t/s |  vram / ram / nvme %% |"
                     "          GB/token of each |  io %% | predicted |\n"

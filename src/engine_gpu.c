@@ -147,6 +147,7 @@ static int open_vram(struct engine *g, const struct options *o, double h2d, stru
 int engine_gpu_ready(struct engine *g, const struct options *o, struct err *e)
 {
     const struct shape *s = &g->model->shape;
+    const struct placement *p = &g->placement;
     struct runner *f = &g->runner;
     double h2d = find_h2d(g, o);
     int rc;
@@ -163,7 +164,12 @@ int engine_gpu_ready(struct engine *g, const struct options *o, struct err *e)
     if (o->deterministic)
         split_fix(&g->split);
     else
-        split_guess(&g->split, (double)g->placement.vram_slot_bytes, h2d, GUESSED_RAM);
+        split_guess(&g->split, (double)p->vram_slot_bytes, h2d, GUESSED_RAM);
+    if (g->feed && !o->deterministic) {
+        upload_open(&g->upload, &(struct upload_config){ g->gpu, g->experts, p->vram_slots,
+                                                         p->vram_staging, o->upload_share });
+        f->upload = &g->upload;
+    }
     if (!rc)
         rc = open_vram(g, o, h2d, e);
     f->vram = g->vram;
@@ -171,7 +177,7 @@ int engine_gpu_ready(struct engine *g, const struct options *o, struct err *e)
         rc = vram_fill(g->vram, e);
     if (!rc)
         info(g->log, "GPU %d, %s: seats for %d experts, %d pass through, PCIe %.1f GB/s", g->device,
-             g->gpu_facts.name, g->placement.vram_slots, g->placement.vram_staging, h2d * 1e-9);
+             g->gpu_facts.name, p->vram_slots, p->vram_staging, h2d * 1e-9);
     return rc;
 }
 

@@ -7,6 +7,7 @@
 #include "src/placement.h"
 #include "src/split.h"
 #include "src/trace.h"
+#include "src/upload.h"
 
 /* What engine.c and session.c share. */
 struct engine {
@@ -23,6 +24,7 @@ struct engine {
     struct vram *vram;
     struct feed *feed;
     struct split split;
+    struct upload upload;
     float *normed;                      /* [SPLIT_TOKENS][hidden] */
     struct session *seated;             /* whose cache the GPU holds */
     const struct cpu_kernels *kernels;

@@ -306,10 +306,15 @@ void expert_tiers_finish(struct expert_tiers *t)
     t->outs = 0;
 }
 
-/* Lent slots are pinned while requests want theirs. */
+/* Lent slots are kept while requests want theirs. */
+static bool may_lend(const struct expert_tiers *t)
+{
+    return !t->lent || t->lent < t->slots / 4;
+}
+
 static void ask(struct expert_tiers *t, struct loan *l)
 {
-    if (l->stage != LOAN_WAITS || (t->lent && t->lent >= t->slots / 4))
+    if (l->stage != LOAN_WAITS || !may_lend(t))
         return;
     cache_request(t->cache, &l->ticket);
     l->stage = LOAN_ASKED;
@@ -369,6 +374,12 @@ void expert_tiers_return(struct expert_tiers *t, int loan)
         t->lent--;
     }
     l->stage = LOAN_FREE;
+}
+
+bool expert_tiers_at_hand(const struct expert_tiers *t, int layer, int id)
+{
+    return pinning_done(t->pinning) && may_lend(t) &&
+           cache_has(t->cache, t->model->sparse_index[layer], id);
 }
 
 void expert_tiers_elsewhere(struct expert_tiers *t, int layer, int id, bool elsewhere)

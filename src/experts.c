@@ -201,6 +201,11 @@ void experts_return(struct experts *x, int loan)
         expert_tiers_return(x->tiers, loan);
 }
 
+bool experts_at_hand(const struct experts *x, int layer, int id)
+{
+    return x->tiers && expert_tiers_at_hand(x->tiers, layer, id);
+}
+
 void experts_elsewhere(struct experts *x, int layer, int id, bool elsewhere)
 {
     if (x->tiers)
@@ -220,6 +225,11 @@ int experts_adopted(struct experts *x, struct err *e)
 void experts_count_vram(struct experts *x, int n)
 {
     x->counts.vram += (uint64_t)n;
+}
+
+void experts_count_uploads(struct experts *x, int n)
+{
+    x->counts.uploaded += (uint64_t)n;
 }
 
 bool experts_poll(struct experts *x)

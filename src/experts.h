@@ -38,6 +38,7 @@ enum { EXPERTS_ALL = -1, VRAM_LOANS = 16, FEED_LOAN = VRAM_LOANS, FEED_LOANS = 9
  * batch.  Only grows. */
 struct tier_counts {
     uint64_t vram, ram, nvme;
+    uint64_t uploaded;                  /* of those in RAM: the GPU fetched them in a decode step */
     uint64_t nvme_bytes;
     double io_wait_seconds;             /* the engine waited for the drive */
     uint64_t guess_asked, guess_right;  /* experts wanted after a guess, and of them guessed */
@@ -88,6 +89,9 @@ void experts_lend(struct experts *x, int loan, const struct wanted *w);
 int  experts_lent(struct experts *x, int loan, const struct expert **out, struct err *e);
 void experts_return(struct experts *x, int loan);       /* in any state; frees the number */
 
+/* Whether the expert could be lent at once, from pinned memory. */
+bool experts_at_hand(const struct experts *x, int layer, int id);
+
 /* The expert moved to VRAM, or is there no more.  Without `copies` it leaves its slot. */
 void experts_elsewhere(struct experts *x, int layer, int id, bool elsewhere);
 
@@ -101,6 +105,9 @@ int  experts_adopted(struct experts *x, struct err *e);
 
 /* So many of the experts that were needed lay in VRAM. */
 void experts_count_vram(struct experts *x, int n);
+
+/* So many that were lent were computed by the GPU in a decode step. */
+void experts_count_uploads(struct experts *x, int n);
 
 /* Take in what was read and go on filling RAM.  Whether reads are under way.  Never blocks. */
 bool experts_poll(struct experts *x);

@@ -31,6 +31,7 @@ void expert_tiers_lend(struct expert_tiers *t, int loan, const struct wanted *w,
 int  expert_tiers_lent(struct expert_tiers *t, int loan, const struct expert **out,
                        struct err *e);
 void expert_tiers_return(struct expert_tiers *t, int loan);
+bool expert_tiers_at_hand(const struct expert_tiers *t, int layer, int id);
 void expert_tiers_elsewhere(struct expert_tiers *t, int layer, int id, bool elsewhere);
 int  expert_tiers_adopt(struct expert_tiers *t, int layer, int id, const struct expert **out);
 int  expert_tiers_adopted(struct expert_tiers *t, struct err *e);

@@ -19,6 +19,7 @@ struct runner {
     struct vram *vram;                  /* with a GPU: who is seated there */
     struct feed *feed;                  /* how others pass through it; NULL: none do */
     struct split *split;                /* between passing and computing here */
+    struct upload *upload;              /* the same in a step; NULL: the CPU computes all */
     int step_tokens;                    /* a step of so many and fewer is captured */
     float *normed;                      /* [batch][hidden], what the CPU gets of a batch */
     bool stepped;                       /* the last batch was a step */

@@ -5,6 +5,7 @@
 #include "src/forward_gpu.h"
 #include "src/feed.h"
 #include "src/split.h"
+#include "src/upload.h"
 #include "src/vram.h"
 #include "src/waves.h"
 
@@ -30,19 +31,23 @@ static void route_of(const struct gpu_share *s, int topk, struct route *r)
     }
 }
 
-/* Experts on the CPU, and what that teaches where the drive had no part in it. */
+/* Experts on the CPU, and what that teaches where the drive had no part in it; *seconds, or below
+ * 0 where it had. */
 static int run_here(struct runner *f, int layer, const struct route *r, const struct chosen *c,
-                    struct err *e)
+                    double *seconds, struct err *e)
 {
     uint64_t read = experts_counts(f->experts).nvme;
     double start = clock_now();
     int pairs = 0, rc = waves_run(f, layer, r, c, NULL, e);
 
+    *seconds = -1;
     for (int i = 0; i < c->n; i++)
         pairs += c->tokens[i];
-    if (!rc && experts_counts(f->experts).nvme == read)
-        split_learn(f->split, c->n, pairs, clock_now() - start);
-    return rc;
+    if (rc || experts_counts(f->experts).nvme != read)
+        return rc;
+    *seconds = clock_now() - start;
+    split_learn(f->split, c->n, pairs, *seconds);
+    return 0;
 }
 
 static int compute_share(struct runner *f, const struct gpu_share *s, struct err *e)
@@ -52,13 +57,18 @@ static int compute_share(struct runner *f, const struct gpu_share *s, struct err
     float weight[GPU_STEP_TOKENS * MAX_TOPK];
     struct route r = { .expert = id, .weight = weight };
     struct chosen c;
-    double start = clock_now();
-    int rc;
+    double start = clock_now(), seconds;
+    int rc = 0;
 
     route_of(s, shape->topk, &r);
     chosen_collect(&c, &r, shape->experts);
+    if (f->upload)
+        rc = upload_offer(f->upload, s->layer, &c, &r, e);
     cpu_begin_routed(f->cpu, s->h, s->tokens);
-    rc = run_here(f, s->layer, &r, &c, e);
+    if (!rc)
+        rc = run_here(f, s->layer, &r, &c, &seconds, e);
+    if (!rc && f->upload)
+        upload_learn(f->upload, seconds);
     if (!rc)
         memcpy(s->partial, cpu_routed(f->cpu),
                (size_t)s->tokens * (size_t)shape->hidden * sizeof(float));
@@ -71,6 +81,8 @@ static int next_share(struct runner *f, struct gpu_share *s, struct err *e)
     double start = clock_now();
     int more = gpu_next_share(f->gpu, s, e);
 
+    if (f->upload)
+        upload_settle(f->upload);
     f->times.gpu_wait += clock_now() - start;
     return more;
 }
@@ -98,7 +110,8 @@ static int run_step(struct runner *f, const struct batch *b, struct err *e)
 {
     struct gpu_share share;
     double start = clock_now();
-    int rc = gpu_step(f->gpu, b, e), more, failed = 0;
+    bool offers = f->upload && upload_begin(f->upload);
+    int rc = gpu_step(f->gpu, b, offers, e), more, failed = 0;
     struct err ignored;
     bool busy;
 
@@ -211,7 +224,7 @@ static int run_seated(struct runner *f, const struct routed *x, struct err *e)
 static int run_absent(struct runner *f, int layer, const struct route *r, const struct chosen *here,
                     struct err *e)
 {
-    double start = clock_now(), got;
+    double start = clock_now(), got, seconds;
     int rc = gpu_read_normed(f->gpu, f->normed, e);
 
     got = clock_now();
@@ -219,7 +232,7 @@ static int run_absent(struct runner *f, int layer, const struct route *r, const 
     if (rc)
         return rc;
     cpu_begin_routed(f->cpu, f->normed, r->tokens);
-    rc = run_here(f, layer, r, here, e);
+    rc = run_here(f, layer, r, here, &seconds, e);
     f->times.cpu_share += clock_now() - got;
     return rc;
 }

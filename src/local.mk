@@ -78,6 +78,7 @@ src_libengine_a_SOURCES += src/waves.h src/waves.c
 src_libengine_a_SOURCES += src/forward_gpu.h src/forward_gpu.c
 src_libengine_a_SOURCES += src/feed.h src/feed.c
 src_libengine_a_SOURCES += src/split.h src/split.c
+src_libengine_a_SOURCES += src/upload.h src/upload.c
 src_libengine_a_SOURCES += src/mirror.h src/mirror.c
 src_libengine_a_SOURCES += src/pinning.h src/pinning.c
 src_libengine_a_SOURCES += src/engine_gpu.c

@@ -50,6 +50,7 @@ static void set_defaults(struct options *o)
 {
     memset(o, 0, sizeof(*o));
     o->gpu_watchdog = 180;
+    o->upload_share = NAN;
     o->isa = o->device = o->io = "auto";
     o->kv_type = "q8";
     o->ram_bytes = o->ram_experts_bytes = o->vram_experts_bytes = SIZE_AUTO;

@@ -29,6 +29,7 @@ struct options {
     const char *isa;            /* "auto", or a name that exists */
     const char *kv_type;        /* q8 fp8 bf16 f32 */
     const char *device;         /* cpu, cuda, cuda:N, ref, auto */
+    float upload_share;         /* 0 to 1; NaN: auto */
     int gpu_watchdog;           /* seconds; 0: for ever */
     int64_t ram_bytes, ram_experts_bytes, vram_experts_bytes;   /* or SIZE_AUTO */
     int64_t vram_bytes[OPTION_GPUS];    /* or SIZE_AUTO, also where the list was shorter */

@@ -172,6 +172,8 @@ static const struct option_spec OPTIONS[] = {
       "memory of the GPU that --vram auto leaves free [a sixteenth, at least 512M]" },
     { "device", 0, "cpu|cuda[:N]|ref|auto", COMMON, OPTION_DEVICE, AT(device), 0, 0,
       "where the model runs [auto]" },
+    { "upload-share", 0, "X|auto", COMMON, OPTION_FLOAT_AUTO, AT(upload_share), 0, 1,
+      "of the experts in memory that a token needs, those that the GPU fetches [auto]" },
     { "gpu-watchdog", 0, "SECONDS", COMMON, OPTION_INT, AT(gpu_watchdog), 0, 100000,
       "give up a GPU step that waits so long for the processor; 0: never [180]" },
     { "io", 0, "uring|preadv|auto", COMMON, OPTION_WORD, AT(io), 0, 0,

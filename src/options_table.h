@@ -17,6 +17,7 @@ enum option_kind {
     OPTION_INT_AUTO,    /* int, min..max; 0 for auto */
     OPTION_INTS,        /* struct option_list, each min..max */
     OPTION_FLOAT,       /* float, min..max */
+    OPTION_FLOAT_AUTO,  /* float, min..max; NaN for auto */
     OPTION_SHARE,       /* float, above 0 and at most 1 */
     OPTION_SEED,        /* uint64_t, and seed_set */
     OPTION_SIZE,        /* int64_t, bytes */

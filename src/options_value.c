@@ -84,13 +84,18 @@ static int set_list(struct option_list *list, const struct option_spec *s, const
 static int set_float(float *field, const struct option_spec *s, const char *from,
                      const char *value, struct err *e)
 {
-    bool share = s->kind == OPTION_SHARE;
+    bool share = s->kind == OPTION_SHARE, may_auto = s->kind == OPTION_FLOAT_AUTO;
     double v;
 
+    if (may_auto && !strcmp(value, "auto")) {
+        *field = NAN;
+        return 0;
+    }
     if (read_double(value, strlen(value), &v) || v < s->min || v > s->max ||
         (share && (float)v <= 0))
-        return fail(e, -EINVAL, "%s: %s is not a number %s", from, value,
-                    share ? "above 0 and at most 1" : s->max == 2 ? "from 0 to 2" : "from 0 to 1");
+        return fail(e, -EINVAL, "%s: %s is not a number %s%s", from, value,
+                    share ? "above 0 and at most 1" : s->max == 2 ? "from 0 to 2" : "from 0 to 1",
+                    may_auto ? " or auto" : "");
     *field = (float)v;
     return 0;
 }
@@ -265,6 +270,7 @@ int option_set(struct options *o, const struct option_spec *s, const char *from,
     case OPTION_INTS:
         return set_list(field, s, from, value, e);
     case OPTION_FLOAT:
+    case OPTION_FLOAT_AUTO:
     case OPTION_SHARE:
         return set_float(field, s, from, value, e);
     case OPTION_SEED:

@@ -12,7 +12,7 @@ struct pinning {
     pin_fn pin;
     unpin_fn unpin;
     pthread_t thread;
-    atomic_bool stop, failed;
+    atomic_bool stop, failed, done;
     bool told;
     int pinned;                         /* chunks; read when the thread has ended */
     struct err e;                       /* valid where failed */
@@ -33,6 +33,8 @@ static void *run(void *arg)
     }
     if (rc)
         atomic_store(&p->failed, true);
+    else
+        atomic_store(&p->done, p->pinned == slab_chunks(p->slab));
     return NULL;
 }
 
@@ -54,6 +56,11 @@ int pinning_start(struct pinning **out, struct slab *slab, pin_fn pin, unpin_fn 
     }
     *out = p;
     return 0;
+}
+
+bool pinning_done(const struct pinning *p)
+{
+    return p && atomic_load(&p->done);
 }
 
 bool pinning_failed(struct pinning *p, struct err *e)

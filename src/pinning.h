@@ -14,6 +14,9 @@ typedef void (*unpin_fn)(void *base);
 int  pinning_start(struct pinning **out, struct slab *slab, pin_fn pin, unpin_fn unpin,
                    struct err *e);
 
+/* Whether all of it is pinned. */
+bool pinning_done(const struct pinning *p);
+
 /* True once, with the words, where memory was refused: the rest stays as it is. */
 bool pinning_failed(struct pinning *p, struct err *e);
 

@@ -110,7 +110,7 @@ static void time_batch(struct gpu *g, const struct shape *s, int layer, int n)
 }
 
 /* Steps by the host's clock too, with the CPU answering at once for experts that are away. */
-static void time_hand_over(struct gpu *g, int away)
+static void time_hand_over(struct gpu *g, int away, bool offers)
 {
     int32_t token[1] = { 1 };
     struct batch b = { token, 1, 1000 };
@@ -127,7 +127,7 @@ static void time_hand_over(struct gpu *g, int away)
         double start = clock_now();
 
         shares = 0;
-        must(gpu_step(g, &b, &e), &e);
+        must(gpu_step(g, &b, offers, &e), &e);
         while ((rc = gpu_next_share(g, &share, &e)) > 0) {
             memset(share.partial, 0, 3072 * sizeof(float));
             gpu_answer(g);
@@ -137,8 +137,8 @@ static void time_hand_over(struct gpu *g, int away)
         start = clock_now() - start;
         best = start < best ? start : best;
     }
-    printf("step, host's clock, %3d experts a layer away, %d shares: %9.2f us, %.2f a layer\n",
-           away, shares, best * 1e6, best * 1e6 / LAYERS);
+    printf("step, host's clock, %3d experts a layer away, %d shares%s: %9.2f us, %.2f a layer\n",
+           away, shares, offers ? ", no offer made" : "", best * 1e6, best * 1e6 / LAYERS);
 }
 
 /* Multiply-adds of a layer's parts for n tokens, twice. */
@@ -257,10 +257,12 @@ static void time_steps(struct gpu *g)
     printf("  that is %.2f us a layer, head apart\n", us / LAYERS);
     step.tokens = 4;
     time_one(g, "step of 4 tokens at 1k", step);
-    time_hand_over(g, 0);
-    time_hand_over(g, 128);
-    time_hand_over(g, 256);
-    time_hand_over(g, 0);
+    time_hand_over(g, 0, false);
+    time_hand_over(g, 128, false);
+    time_hand_over(g, 256, false);
+    time_hand_over(g, 256, true);
+    time_hand_over(g, 0, true);
+    time_hand_over(g, 0, false);
 }
 
 int main(int argc, char **argv)

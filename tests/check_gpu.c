@@ -705,7 +705,7 @@ static void check_watchdog(void)
     z = toy_memory(1003 * 4);
     must(gpu_capture(g, 1, &e), &e);
     must(run_step(&t, g, &b, a, &e) < 0, &e);
-    must(gpu_step(g, &b, &e), &e);
+    must(gpu_step(g, &b, false, &e), &e);
     while ((rc = gpu_next_share(g, &share, &e)) > 0)
         ;
     ok(rc == -ETIMEDOUT, "no answer from the CPU: %d %s", rc, e.text);

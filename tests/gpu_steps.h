@@ -72,7 +72,7 @@ static inline int run_step(const struct toy *t, struct gpu *g, const struct batc
     struct gpu_share share;
     int rc, shares = 0;
 
-    must(gpu_step(g, b, e), e);
+    must(gpu_step(g, b, false, e), e);
     while ((rc = gpu_next_share(g, &share, e)) > 0) {
         do_share(t, g, &share);
         shares++;

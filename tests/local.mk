@@ -433,6 +433,10 @@ tests/old_nvml.so: tests/fake_nvml.c
 	$(AM_V_CCLD)$(CC) $(CFLAGS) -DOLD -shared -fPIC -o $@ $(srcdir)/tests/fake_nvml.c
 
 ## The whole engine over gpu_ref.c.
+check_PROGRAMS += tests/t_upload
+TESTS          += tests/t_upload
+tests_t_upload_SOURCES = tests/t_upload.c tests/golden.h tests/files.h tests/tap.h
+tests_t_upload_LDADD   = $(ENGINE_LIBS)
 check_PROGRAMS += tests/t_forward_gpu
 TESTS          += tests/t_forward_gpu
 tests_t_forward_gpu_SOURCES = tests/t_forward_gpu.c tests/golden.h tests/files.h tests/tap.h

@@ -1,0 +1,154 @@
+/* How many experts are offered: as many as make both sides end together, by what an expert has
+ * cost either of them lately.  Whether any are: steps with and without offers are compared by
+ * what their layers cost, and one step in PROBE goes the other way, to know. */
+#include "src/upload.h"
+
+#include <math.h>
+
+enum { PROBE = 64, FIRST_TRIES = 16 };
+
+static const double FADE = 0.99;                /* of a cost, a layer */
+static const double WEIGHT = 0.05;              /* of the latest measurement */
+static const double GAIN = 0.97;                /* what offers must bring to be made */
+
+/* The kernels behind the fetch, and that the host is told of nothing: measured on an H200. */
+static const double LATE_SECONDS = 8e-6;
+
+void upload_open(struct upload *u, const struct upload_config *c)
+{
+    *u = (struct upload){ .c = *c };
+}
+
+static double cost_of(const struct upload_cost *c)
+{
+    return c->experts > 0 ? c->seconds / c->experts : 0;
+}
+
+bool upload_begin(struct upload *u)
+{
+    bool pays = cost_of(&u->with) < GAIN * cost_of(&u->without);
+
+    u->steps++;
+    if (!isnan(u->c.share))
+        u->now = u->c.share > 0;
+    else if (!u->missed)
+        u->now = false;
+    else if (u->steps <= FIRST_TRIES)
+        u->now = u->steps % 2 == 0;
+    else
+        u->now = pays != (u->steps % PROBE == 0);
+    u->experts = u->offered = u->missed = 0;
+    return u->now;
+}
+
+int upload_count(struct upload *u, int n)
+{
+    int slots = u->c.slots < GPU_OFFERS ? u->c.slots : GPU_OFFERS, most = n < slots ? n : slots;
+    int best = 0;
+    double least = INFINITY;
+
+    if (!isnan(u->c.share)) {
+        double part = u->carry + u->c.share * n;
+
+        u->carry = part - (int)part;
+        return (int)part < most ? (int)part : most;
+    }
+    if (!(u->fetch_seconds > 0) || !(u->cpu_seconds > 0))
+        return most / 2;
+    for (int k = 0; k <= most; k++) {
+        double fetch = k ? k * u->fetch_seconds + LATE_SECONDS : 0;
+        double longer = fmax(fetch, (n - k) * u->cpu_seconds);
+
+        if (longer < least)
+            best = k;
+        least = fmin(least, longer);
+    }
+    return best;
+}
+
+/* An expert that is in RAM, for as long as the GPU reads it. */
+static bool borrow(struct upload *u, int layer, int id, struct gpu_offer *o)
+{
+    struct wanted w = { layer, id, true };
+    struct err e;
+    int loan = FEED_LOAN + u->offered;
+
+    if (!experts_at_hand(u->c.experts, layer, id))
+        return false;
+    experts_lend(u->c.experts, loan, &w);
+    if (experts_lent(u->c.experts, loan, &o->expert, &e) != 1) {
+        experts_return(u->c.experts, loan);     /* the CPU will be told why */
+        return false;
+    }
+    o->slot = u->c.first_slot + u->offered++;
+    return true;
+}
+
+static void drop(struct route *r, int id)
+{
+    for (int i = 0; i < r->tokens * r->topk; i++)
+        if (r->expert[i] == id)
+            r->expert[i] = NO_EXPERT;
+}
+
+int upload_offer(struct upload *u, int layer, struct chosen *c, struct route *r, struct err *e)
+{
+    struct gpu_offer offer[GPU_OFFERS];
+    int here = 0, want, kept = 0;
+
+    u->experts = c->n;
+    u->missed += c->n;
+    u->offered = 0;
+    u->cpu = -1;
+    if (!u->now)
+        return 0;
+    for (int i = 0; i < c->n; i++)
+        here += experts_at_hand(u->c.experts, layer, c->id[i]);
+    want = upload_count(u, here);
+    for (int i = 0; i < c->n; i++) {
+        if (u->offered < want && borrow(u, layer, c->id[i], &offer[u->offered])) {
+            drop(r, c->id[i]);
+            continue;
+        }
+        c->id[kept] = c->id[i];
+        c->tokens[kept++] = c->tokens[i];
+    }
+    c->n = kept;
+    experts_count_uploads(u->c.experts, u->offered);
+    return u->offered ? gpu_offer(u->c.gpu, offer, u->offered, e) : 0;
+}
+
+void upload_learn(struct upload *u, double seconds)
+{
+    u->cpu = seconds;
+}
+
+static void add(struct upload_cost *c, double seconds, int experts)
+{
+    c->seconds = FADE * c->seconds + seconds;
+    c->experts = FADE * c->experts + experts;
+}
+
+static void blend(double *mean, double value)
+{
+    *mean += (*mean > 0 ? WEIGHT : 1) * (value - *mean);
+}
+
+void upload_settle(struct upload *u)
+{
+    double fetch = u->offered ? gpu_fetch_seconds(u->c.gpu) : 0;
+    int left = u->experts - u->offered;
+
+    for (int i = 0; i < u->offered; i++)
+        experts_return(u->c.experts, FEED_LOAN + i);
+    if (u->experts && u->cpu >= 0) {
+        double late = u->offered ? fetch + LATE_SECONDS : 0;
+
+        add(u->now ? &u->with : &u->without, fmax(u->cpu, late), u->experts);
+        if (u->offered)
+            blend(&u->fetch_seconds, fetch / u->offered);
+        if (u->offered && left)
+            blend(&u->cpu_seconds, u->cpu / left);
+    }
+    u->experts = u->offered = 0;
+}

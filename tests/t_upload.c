@@ -1,0 +1,210 @@
+/* Experts that the GPU fetches in a decode step: how many and whether, by what they cost; and over
+ * gpu_ref.c the same tokens as the CPU's, whoever computes them. */
+#include "src/engine.h"
+#include "src/options.h"
+#include "src/upload.h"
+#include "tests/golden.h"
+#include "tests/tap.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { PROMPT = 40, STEPS = 40 };
+
+static struct upload fresh(double share, int slots)
+{
+    struct upload u;
+
+    upload_open(&u, &(struct upload_config){ .slots = slots, .share = share });
+    return u;
+}
+
+/* An expert costs the CPU 60 us.  8 us are the kernels behind a fetch. */
+static int count(double fetch, int n, int slots)
+{
+    struct upload u = fresh(NAN, slots);
+
+    u.cpu_seconds = 60e-6;
+    u.fetch_seconds = fetch;
+    return upload_count(&u, n);
+}
+
+static void check_counts(void)
+{
+    struct upload u = fresh(0.3, 16), all = fresh(1, 16), none = fresh(0, 16);
+    int made = 0;
+
+    ok(count(100e-6, 10, 16) == 4, "10 experts, 60 us here, 100 across PCIe: 4 go, 408 us");
+    ok(count(100e-6, 2, 16) == 1, "of 2 one: 108 us instead of 120");
+    ok(count(100e-6, 1, 16) == 0, "one alone stays");
+    ok(count(20e-6, 4, 16) == 3, "where PCIe is faster, 3 of 4");
+    ok(count(20e-6, 10, 2) == 2, "no more than there are slots");
+    ok(count(1e-9, 40, 96) == GPU_OFFERS, "nor than a share may offer");
+    ok(count(100e-6, 0, 16) == 0, "of nothing nothing");
+    ok(upload_count(&(struct upload){ .c = { .slots = 16, .share = NAN } }, 8) == 4,
+       "before anything is known, half");
+    for (int i = 0; i < 100; i++)
+        made += upload_count(&u, 1);
+    ok(made == 30 || made == 29, "a share of 0.3 offers %d of 100, one at a time", made);
+    ok(upload_count(&all, 9) == 9 && upload_count(&none, 9) == 0, "all of nine, and none");
+}
+
+/* Of so many steps that miss experts, those with offers. */
+static int begun(struct upload *u, int steps)
+{
+    int n = 0;
+
+    for (int i = 0; i < steps; i++) {
+        u->missed = 5;
+        n += upload_begin(u);
+    }
+    return n;
+}
+
+static void check_steps(void)
+{
+    struct upload u = fresh(NAN, 16), fixed = fresh(0.5, 16), none = fresh(0, 16);
+    int n;
+
+    ok(!upload_begin(&u), "no step before has missed an expert: no offers");
+    n = begun(&u, 15);
+    ok(n >= 7 && n <= 8, "%d of the next 15 steps try", n);
+    u.without = (struct upload_cost){ 60e-6 * 100, 100 };
+    u.with = (struct upload_cost){ 40e-6 * 100, 100 };
+    n = begun(&u, 640);
+    ok(n == 630, "offers pay: %d of 640 steps make them", n);
+    u.with.seconds = 59e-6 * 100;
+    n = begun(&u, 640);
+    ok(n == 10, "they bring next to nothing: %d of 640 try again", n);
+    ok(begun(&fixed, 100) == 100 && begun(&none, 100) == 0, "a fixed share: always, or never");
+}
+
+/* --- the engine ------------------------------------------------------------------------------ */
+
+struct bed {
+    struct options o;
+    struct engine *g;
+    struct session *s;
+    float *last;                /* [vocab] */
+    int vocab;
+};
+
+static bool set_up(struct bed *b, const char *device, float share)
+{
+    static char dir[4096];
+    struct err e = { "" };
+    int rc;
+
+    snprintf(dir, sizeof(dir), "%s/models/nano", source_dir());
+    *b = (struct bed){ .o = { .model_dir = dir, .isa = "ref", .kv_type = "bf16", .threads = 2,
+                              .device = device, .context = 1024, .ram_bytes = SIZE_AUTO,
+                              .ram_experts_bytes = SIZE_AUTO, .vram_experts_bytes = 1 << 20,
+                              .vram_reserve_bytes = SIZE_AUTO, .io = "auto", .io_depth = 4,
+                              .upload_share = share, .log = { .level = LOG_QUIET } } };
+    for (int i = 0; i < OPTION_GPUS; i++)
+        b->o.vram_bytes[i] = 100 << 20;
+    rc = engine_open(&b->g, &b->o, &e);
+    if (!rc)
+        rc = session_open(&b->s, b->g, &e);
+    if (!rc)
+        rc = engine_warm(b->g, &e);
+    ok(!rc, "%s opens: %s", device, e.text);
+    if (rc)
+        return false;
+    b->vocab = engine_model(b->g)->shape.vocab;
+    b->last = calloc((size_t)b->vocab, sizeof(*b->last));
+    return b->last;
+}
+
+static void tear_down(struct bed *b)
+{
+    session_close(b->s);
+    engine_close(b->g);
+    free(b->last);
+}
+
+static int keep(void *arg, const struct position *p)
+{
+    struct bed *b = arg;
+
+    memcpy(b->last, p->logits, (size_t)b->vocab * sizeof(*b->last));
+    return 0;
+}
+
+static bool eval(struct bed *b, const int32_t *id, int n)
+{
+    struct eval v = { .rows = EVAL_LAST, .stepwise = n == 1, .each = keep, .arg = b };
+    struct err e = { "" };
+    int rc = session_eval(b->s, id, n, &v, &e);
+
+    if (rc)
+        printf("# %s\n", e.text);
+    return !rc;
+}
+
+static int best(const struct bed *b)
+{
+    int at = 0;
+
+    for (int i = 1; i < b->vocab; i++)
+        if (b->last[i] > b->last[at])
+            at = i;
+    return at;
+}
+
+/* Steps after a prompt, against the CPU alone.  What they differ by comes of BF16 on the GPU, and
+ * must not grow beyond `usual`, which it is where nothing is fetched; given back. */
+static double compare(const int32_t *id, float share, double usual)
+{
+    struct bed cpu, gpu;
+    struct tier_counts before, after;
+    double off = 0;
+    int same = 0;
+
+    if (!set_up(&cpu, "cpu", 0) || !set_up(&gpu, "ref", share))
+        return 0;
+    ok(eval(&cpu, id, PROMPT) && eval(&gpu, id, PROMPT), "a prompt");
+    before = engine_tiers(gpu.g);
+    for (int i = PROMPT; i < PROMPT + STEPS; i++) {
+        if (!eval(&cpu, id + i, 1) || !eval(&gpu, id + i, 1))
+            break;
+        same += best(&cpu) == best(&gpu);
+        for (int k = 0; k < cpu.vocab; k++)
+            off += fabs((double)cpu.last[k] - (double)gpu.last[k]) / cpu.vocab / STEPS;
+    }
+    after = engine_tiers(gpu.g);
+    ok(same >= STEPS - 5 && off < usual, "share %g: %d of %d steps choose alike, logits differ by "
+       "%.4f in the mean", (double)share, same, STEPS, off);
+    ok(before.uploaded == 0 && (after.uploaded > 0) == !(share <= 0) &&
+       after.uploaded <= after.ram - before.ram,
+       "%d experts fetched, of %d in RAM", (int)after.uploaded, (int)(after.ram - before.ram));
+    if (share >= 1)
+        ok(after.uploaded == after.ram - before.ram, "they are all that were there");
+    tear_down(&cpu);
+    tear_down(&gpu);
+    return off;
+}
+
+int main(void)
+{
+    struct golden deep;
+    const int32_t *id;
+    double usual;
+    int n;
+
+    check_counts();
+    check_steps();
+    if (!gpu_is_reference()) {
+        ok(1, "the engine over plain C # SKIP this program was built with CUDA");
+        return done();
+    }
+    golden_open(&deep, "models/nano/golden/deep.safetensors");
+    id = golden_find(&deep, "ids.deep", &n);
+    ok(n >= PROMPT + STEPS, "%d ids", n);
+    usual = compare(id, 0, 0.1);
+    compare(id, 0.4f, 1.5 * usual);
+    compare(id, 1, 1.5 * usual);
+    compare(id, NAN, 1.5 * usual);
+    golden_close(&deep);
+    return done();
+}
