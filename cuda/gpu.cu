@@ -1,6 +1,7 @@
 /* Opening a GPU: its memory, laid out once, and how faults are kept.  What is in VRAM is one
  * arena; what the CPU and a step share is one mapped block. */
 #include "cuda/gpu_internal.cuh"
+#include "cuda/sizes.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -237,6 +238,11 @@ static int take_arena(struct gpu *g, struct err *e)
     return 0;
 }
 
+static size_t staging_bytes(const struct gpu *g)
+{
+    return larger(gpu_staging_bytes(&g->c), wave_bytes(g));
+}
+
 /* The mapped block, host addresses; the device's are at the same offsets. */
 static void lay_out_mapped(struct gpu *g, struct layout *l)
 {
@@ -258,6 +264,20 @@ static void lay_out_mapped(struct gpu *g, struct layout *l)
     g->route_weight = (float *)take(l, (size_t)g->c.batch * s->topk, sizeof(float));
 }
 
+size_t gpu_host_bytes(const struct gpu_config *c)
+{
+    struct gpu *g = (struct gpu *)calloc(1, sizeof(*g));
+    struct layout l = { NULL, 0 };
+
+    if (!g)
+        return SIZE_MAX;
+    configure(g, c);
+    lay_out_mapped(g, &l);
+    l.used = add_sat(l.used, staging_bytes(g));
+    free(g);
+    return l.used;
+}
+
 template <typename T> static T *device_of(const struct gpu *g, uint8_t *device, T *host)
 {
     return (T *)(device + ((uint8_t *)host - g->mapped));
@@ -267,12 +287,10 @@ static void take_mapped(struct gpu *g)
 {
     struct layout l = { NULL, 0 };
     uint8_t *d = NULL;
-    size_t hidden = g->shape.hidden, batch = g->c.batch;
 
     lay_out_mapped(g, &l);
     TRY(g, cudaHostAlloc((void **)&g->mapped, l.used, cudaHostAllocMapped));
-    g->staging_bytes = larger(batch * hidden * sizeof(float), wave_bytes(g));
-    TRY(g, cudaHostAlloc((void **)&g->staging, g->staging_bytes, cudaHostAllocMapped));
+    TRY(g, cudaHostAlloc((void **)&g->staging, staging_bytes(g), cudaHostAllocMapped));
     if (g->fault != cudaSuccess)
         return;
     memset(g->mapped, 0, l.used);

@@ -55,6 +55,18 @@ struct gpu_speeds {
  * -ENODEV, -ENOMEM where nothing is free, -EREMOTEIO.  Blocks. */
 int gpu_measure(int device, struct gpu_speeds *out, struct err *e);
 
+/* What the link gives while the host wants its memory too: round() is called again and again for
+ * 0.15 s, while copies from 128 MB of pinned memory are under way.  It reads for a millisecond or
+ * less: copies for two are queued ahead. */
+struct gpu_beside {
+    void (*round)(void *arg);
+    void *arg;
+    double h2d_gbps;            /* out */
+};
+
+/* Errors as above.  Blocks. */
+int gpu_measure_beside(int device, struct gpu_beside *b, struct err *e);
+
 /* The KV cache, row by row as in RAM: [kv_heads][rows][head_dim]. */
 enum gpu_kv { GPU_KV_Q8, GPU_KV_FP8, GPU_KV_BF16, GPU_KV_TYPES };
 
@@ -90,6 +102,10 @@ size_t gpu_layer_bytes(const struct layer_weights *w);
 
 /* Everything that gpu_open() takes from VRAM for this config: weights, slots, cache, scratch. */
 size_t gpu_bytes(const struct gpu_config *c);
+
+/* And what it pins of the host's memory: staging of a batch, and what the host and a step share.
+ * Where this is gpu_ref.c, the staging that a GPU would want. */
+size_t gpu_host_bytes(const struct gpu_config *c);
 
 /* -ENODEV, -ENOTSUP (compute capability below 8.0, a head_dim other than 64 and 128, a hidden
  * size above 16384), -ENOMEM with both numbers.  Blocks. */

@@ -171,7 +171,6 @@ struct gpu {
     struct offers *offers, *offers_dev; /* mapped */
     uint8_t *mapped;
     uint8_t *staging;                   /* pinned: what a stage uploads */
-    size_t staging_bytes;
     cudaEvent_t staged;                 /* the last upload from it is done */
     uint32_t *epoch;                    /* device: sequence of shares; [1]: awaited now, or 0 */
     cudaGraphExec_t graph[2][GPU_STEP_TOKENS + 1];      /* without and with offers */
@@ -220,7 +219,7 @@ int  gpu_check(struct gpu *g, struct err *e);
 struct matrix gpu_place_matrix(struct gpu *g, uint8_t *at, const struct matrix *m);
 /* Queue the changes of the table, before work that reads it. */
 void gpu_sync_table(struct gpu *g);
-/* Pinned memory of staging_bytes, once the last upload from it is done. */
+/* Pinned memory for a batch's rows or a wave's lists, once the last upload from it is done. */
 uint8_t *gpu_staging(struct gpu *g);
 
 template <typename... P, typename... A>

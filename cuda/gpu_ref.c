@@ -27,6 +27,12 @@ int gpu_measure(int device, struct gpu_speeds *out, struct err *e)
     return fail(e, -ENODEV, "no device %d: this program was built without CUDA", device);
 }
 
+int gpu_measure_beside(int device, struct gpu_beside *b, struct err *e)
+{
+    (void)b;
+    return fail(e, -ENODEV, "no device %d: this program was built without CUDA", device);
+}
+
 int gpu_pin(void *p, size_t bytes, struct err *e)
 {
     (void)p;
@@ -149,6 +155,11 @@ size_t gpu_bytes(const struct gpu_config *c)
     n = add_sat(g->bytes, add_sat(c->dense_bytes, mul_sat((size_t)c->slots, c->slot_bytes)));
     free(g);
     return n;
+}
+
+size_t gpu_host_bytes(const struct gpu_config *c)
+{
+    return gpu_staging_bytes(c);
 }
 
 int gpu_open(struct gpu **out, const struct gpu_config *c, struct err *e)

@@ -1,5 +1,6 @@
-/* What a device's memory and its link give, for a plan that is made before anything is opened.
- * How long kernels take is time.cu's. */
+/* What a device's memory and its link give, for a plan that is made before anything is opened:
+ * by themselves, and the link while the host reads its memory too.  How long kernels take is
+ * time.cu's. */
 #include "cuda/blas.h"
 #include "cuda/gpu.h"
 
@@ -13,6 +14,9 @@ enum {
     ROUND_COPIES = 4,
     MEASURE_MS = 100,           /* of each speed; an idle clock and an idle link wake up in it */
     MOST_ROUNDS = 1000,
+    PIECE_BYTES = 16 << 20, PIECES = 8, /* copied while the host reads: more than its caches */
+    AHEAD = 4,                  /* pieces queued: longer than what the host does meanwhile */
+    BESIDE_MS = 150,
     SIDE = 4096,                /* of the product's matrices */
     WORKSPACE = 32 << 20,
 };
@@ -31,6 +35,14 @@ static void keep(struct copies *c, cudaError_t rc)
         c->rc = rc;
 }
 
+static void take_queue(struct copies *c)
+{
+    keep(c, cudaMalloc((void **)&c->to, c->bytes));
+    keep(c, cudaHostAlloc((void **)&c->host, c->host_bytes, 0));
+    keep(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    keep(c, cudaEventCreate(&c->begin));
+}
+
 static void take_memory(struct copies *c)
 {
     size_t free_bytes = 0, total = 0;
@@ -44,11 +56,8 @@ static void take_memory(struct copies *c)
     if (c->rc != cudaSuccess)
         return;
     c->host_bytes = c->bytes < HOST_BYTES ? c->bytes : HOST_BYTES;
-    keep(c, cudaMalloc((void **)&c->to, c->bytes));
+    take_queue(c);
     keep(c, cudaMalloc((void **)&c->from, c->bytes));
-    keep(c, cudaHostAlloc((void **)&c->host, c->host_bytes, 0));
-    keep(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
-    keep(c, cudaEventCreate(&c->begin));
     keep(c, cudaEventCreate(&c->end));
 }
 
@@ -121,17 +130,41 @@ static double best_gmacs(struct copies *c)
     return best;
 }
 
-int gpu_measure(int device, struct gpu_speeds *out, struct err *e)
+/* The device that was current before, or -ENODEV. */
+static int enter(int device, struct err *e)
 {
-    struct copies c = {};
     int n = 0, before = 0;
 
     if (cudaGetDeviceCount(&n) != cudaSuccess || device < 0 || device >= n) {
         cudaGetLastError();
         return fail(e, -ENODEV, "no CUDA device %d (this machine shows %d)", device, n);
     }
-    keep(&c, cudaGetDevice(&before));
-    keep(&c, cudaSetDevice(device));
+    if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) {
+        cudaGetLastError();
+        return fail(e, -EREMOTEIO, "GPU %d: it cannot be chosen", device);
+    }
+    return before;
+}
+
+static int leave(struct copies *c, int device, int before, struct err *e)
+{
+    give_back(c);
+    cudaSetDevice(before);
+    if (c->rc == cudaErrorMemoryAllocation)
+        return fail(e, -ENOMEM, "GPU %d: no memory to measure it with", device);
+    if (c->rc != cudaSuccess)
+        return fail(e, -EREMOTEIO, "GPU %d: %s (%d) while measuring", device,
+                    cudaGetErrorString(c->rc), (int)c->rc);
+    return 0;
+}
+
+int gpu_measure(int device, struct gpu_speeds *out, struct err *e)
+{
+    struct copies c = {};
+    int before = enter(device, e);
+
+    if (before < 0)
+        return before;
     take_memory(&c);
     if (c.rc == cudaSuccess) {
         keep(&c, cudaMemset(c.from, 0, c.bytes));
@@ -139,12 +172,62 @@ int gpu_measure(int device, struct gpu_speeds *out, struct err *e)
         out->h2d_gbps = best_gbps(&c, c.host, c.host_bytes);
         out->gmacs = best_gmacs(&c);
     }
-    give_back(&c);
-    cudaSetDevice(before);
-    if (c.rc == cudaErrorMemoryAllocation)
-        return fail(e, -ENOMEM, "GPU %d: no memory to measure it with", device);
-    if (c.rc != cudaSuccess)
-        return fail(e, -EREMOTEIO, "GPU %d: %s (%d) while measuring", device,
-                    cudaGetErrorString(c.rc), (int)c.rc);
-    return 0;
+    return leave(&c, device, before, e);
+}
+
+/* --- beside the host ------------------------------------------------------------------------ */
+
+static void queue_piece(struct copies *c, int i, cudaEvent_t done)
+{
+    const uint8_t *from = c->host + (size_t)(i % PIECES) * PIECE_BYTES;
+
+    keep(c, cudaMemcpyAsync(c->to, from, PIECE_BYTES, cudaMemcpyHostToDevice, c->stream));
+    keep(c, cudaEventRecord(done, c->stream));
+}
+
+/* Copies without a pause, of which those count that ended during the rounds: only they had the
+ * host beside them all the time. */
+static double gbps_beside(struct copies *c, struct gpu_beside *b, cudaEvent_t done[AHEAD])
+{
+    int ended = 0;
+    float ms = 0;
+
+    queue_piece(c, 0, c->begin);        /* an idle link wakes up in it */
+    for (int i = 0; i < AHEAD; i++)
+        queue_piece(c, i, done[i]);
+    while (ms < BESIDE_MS && c->rc == cudaSuccess) {
+        cudaError_t rc = cudaSuccess;
+
+        b->round(b->arg);
+        while (c->rc == cudaSuccess && (rc = cudaEventQuery(done[ended % AHEAD])) == cudaSuccess) {
+            keep(c, cudaEventElapsedTime(&ms, c->begin, done[ended % AHEAD]));
+            queue_piece(c, ended + AHEAD, done[ended % AHEAD]);
+            ended++;
+        }
+        if (rc != cudaErrorNotReady)
+            keep(c, rc);
+    }
+    keep(c, cudaStreamSynchronize(c->stream));
+    return ms > 0 ? (double)ended * PIECE_BYTES / (ms * 1e6) : 0;
+}
+
+int gpu_measure_beside(int device, struct gpu_beside *b, struct err *e)
+{
+    struct copies c = {};
+    cudaEvent_t done[AHEAD] = {};
+    int before = enter(device, e);
+
+    if (before < 0)
+        return before;
+    c.bytes = PIECE_BYTES;
+    c.host_bytes = (size_t)PIECES * PIECE_BYTES;
+    take_queue(&c);
+    for (int i = 0; i < AHEAD; i++)
+        keep(&c, cudaEventCreate(&done[i]));
+    if (c.rc == cudaSuccess)
+        b->h2d_gbps = gbps_beside(&c, b, done);
+    for (int i = 0; i < AHEAD; i++)
+        if (done[i])
+            cudaEventDestroy(done[i]);
+    return leave(&c, device, before, e);
 }

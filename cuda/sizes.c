@@ -53,6 +53,11 @@ int gpu_check_fits(const struct gpu_config *c, const struct expert *x, struct er
     return 0;
 }
 
+size_t gpu_staging_bytes(const struct gpu_config *c)
+{
+    return mul_sat((size_t)c->batch, (size_t)c->shape->hidden * sizeof(float));
+}
+
 int gpu_check_range(int layer, int rows, const struct range *r, struct err *e)
 {
     if (r->rows != rows)

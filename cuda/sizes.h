@@ -19,6 +19,9 @@ struct part_bytes gpu_part_bytes(const struct matrix *m);
 /* -E2BIG where the expert does not fit a slot. */
 int gpu_check_fits(const struct gpu_config *c, const struct expert *x, struct err *e);
 
+/* Of the host: a batch's rows on their way to the GPU, [batch][hidden] of float32. */
+size_t gpu_staging_bytes(const struct gpu_config *c);
+
 /* Rows of each head, between the cache and host memory. */
 struct range {
     int rows, from, n;          /* rows is all of them */

@@ -168,8 +168,9 @@ static void add_json(struct text *t, const struct plan *p)
                 l->dense_bytes, l->kv_bytes, l->snapshot_bytes, l->scratch_bytes,
                 k->needs.expert_bytes, l->slot_bytes, l->ram_bytes, l->vram_bytes);
     text_printf(t, ", \"mirror\": %zu, \"vram_dense\": %zu, \"vram_scratch\": %zu, "
-                "\"vram_slot\": %zu}", l->mirror_bytes, l->vram_dense_bytes,
-                l->vram_scratch_bytes, l->vram_slot_bytes);
+                "\"vram_slot\": %zu, \"parked\": %zu, \"pinned\": %zu}", l->mirror_bytes,
+                l->vram_dense_bytes, l->vram_scratch_bytes, l->vram_slot_bytes, l->parked_bytes,
+                l->pinned_bytes);
     text_printf(t, ", \"experts\": {\"vram\": %d, \"ram\": %d, \"nvme\": %d}, \"slots\": "
                 "{\"vram\": %d, \"vram_staging\": %d, \"ram\": %d, \"ram_staging\": %d}",
                 l->vram, l->ram, l->nvme, l->vram_slots, l->vram_staging, l->ram_slots,
@@ -199,8 +200,14 @@ static void add_machine(struct text *t, const struct machine *m)
     text_printf(t, "machine  %.1f GB of memory, read at %.1f GB/s; drive %.2f GB/s; %d cores, %s",
                 (double)m->ram_bytes * 1e-9, m->ram_read_gbps, m->drive_read_gbps, m->cores,
                 m->isa);
-    for (int i = 0; i < m->gpus; i++)
-        text_printf(t, "; %s, %.1f GB", m->gpu[i].name, (double)m->gpu[i].vram_bytes * 1e-9);
+    for (int i = 0; i < m->gpus; i++) {
+        const struct machine_gpu *g = &m->gpu[i];
+
+        text_printf(t, "; %s, %.1f GB", g->name, (double)g->vram_bytes * 1e-9);
+        if (g->ram_read_beside_gbps > 0 && g->h2d_beside_gbps > 0)
+            text_printf(t, ", PCIe %.1f beside memory %.1f GB/s", g->h2d_beside_gbps,
+                        g->ram_read_beside_gbps);
+    }
     text_puts(t, m->gpus ? "\n" : "; no GPU\n");
 }
 
@@ -236,6 +243,9 @@ static void add_memory(struct text *t, const struct placement *l, const char *kv
     if (l->gpu) {
         add_vram(t, l, kv_type);
         add_size(t, "memory   windows' KV", l->mirror_bytes);
+        if (l->parked_bytes)
+            add_size(t, ", KV of a conversation that waits", l->parked_bytes);
+        add_size(t, ", the GPU's staging", l->pinned_bytes);
     } else {
         add_size(t, "memory   dense weights", l->dense_bytes);
         add_kv(t, l, kv_type);

@@ -56,7 +56,7 @@ static int place(struct engine *g, struct options *o, struct err *e)
     struct placement *p = &g->placement;
     struct memory memory = memory_find("");
     struct room room = { memory.free_bytes, memory.total_bytes, g->gpu_facts.free_bytes,
-                         g->gpu_facts.vram_bytes };
+                         g->gpu_facts.vram_bytes, g->device < 0 ? 0 : g->device };
     struct needs needs;
     struct budget b;
     int rc = needs_of(&needs, g->model, e);
@@ -66,9 +66,9 @@ static int place(struct engine *g, struct options *o, struct err *e)
     if (o->context > g->model->shape.max_positions)
         return fail(e, -ENOTSUP, "-c %d: the model has positions for %d tokens", o->context,
                     g->model->shape.max_positions);
-    if (room.vram_total && o->vram_bytes[0] > (int64_t)room.vram_free)
+    if (room.vram_total && o->vram_bytes[room.card] > (int64_t)room.vram_free)
         return fail(e, -ENOMEM, "--vram: %jd MB are asked for, %zu of %zu MB are free on %s",
-                    (intmax_t)(o->vram_bytes[0] >> 20), room.vram_free >> 20,
+                    (intmax_t)(o->vram_bytes[room.card] >> 20), room.vram_free >> 20,
                     room.vram_total >> 20, g->gpu_facts.name);
     budget_fill(&b, o, &room);
     b.batch = ENGINE_BATCH;

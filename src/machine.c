@@ -74,58 +74,73 @@ static int measure(struct machine *m, struct pool *pool, const struct machine_as
     return 0;
 }
 
-static int measure_all(struct machine *m, const struct machine_ask *a, struct err *e)
+static bool measured(const struct machine_gpu *g)
+{
+    return g->vram_gbps > 0 && g->h2d_gbps > 0 && g->ram_read_beside_gbps > 0 &&
+           g->h2d_beside_gbps > 0;
+}
+
+static int measure_gpu(struct machine_gpu *g, int device, struct pool *pool, struct err *e)
+{
+    struct gpu_speeds s;
+    struct beside_speed both;
+    int rc = gpu_measure(device, &s, e);
+
+    if (rc)
+        return rc;
+    g->vram_gbps = s.vram_gbps;
+    g->h2d_gbps = s.h2d_gbps;
+    g->gmacs = s.gmacs;
+    rc = measure_beside(pool, device, &both, e);
+    if (rc)
+        return rc;
+    g->ram_read_beside_gbps = both.ram_gbps;
+    g->h2d_beside_gbps = both.h2d_gbps;
+    return 0;
+}
+
+/* Those that have not all figures yet. */
+static void measure_gpus(struct machine *m, struct pool *pool, struct log *l)
+{
+    for (int i = 0; i < m->gpus; i++) {
+        struct err e;
+
+        if (!measured(&m->gpu[i]) && measure_gpu(&m->gpu[i], i, pool, &e))
+            warn(l, "%s is not measured: %s", m->gpu[i].name, e.text);
+    }
+}
+
+/* What was not kept: all of it, or GPUs. */
+static int measure_rest(struct machine *m, const struct machine_ask *a, bool kept, struct err *e)
 {
     struct pool_config pc = { .threads = 0, .pin = true };
     struct pool *pool = NULL;
     int rc = pool_open(&pool, &pc, e);
 
-    if (!rc)
+    if (!rc && !kept)
         rc = measure(m, pool, a, e);
+    if (!rc)
+        measure_gpus(m, pool, a->log);
     pool_close(pool);
     return rc;
 }
 
-/* Those that have no figures yet; true where one has them now. */
-static bool measure_gpus(struct machine *m, struct log *l)
-{
-    bool any = false;
-
-    for (int i = 0; i < m->gpus; i++) {
-        struct machine_gpu *g = &m->gpu[i];
-        struct gpu_speeds s;
-        struct err e;
-
-        if (g->vram_gbps > 0 && g->h2d_gbps > 0)
-            continue;
-        if (gpu_measure(i, &s, &e)) {
-            warn(l, "%s is not measured: %s", g->name, e.text);
-            continue;
-        }
-        g->vram_gbps = s.vram_gbps;
-        g->h2d_gbps = s.h2d_gbps;
-        g->gmacs = s.gmacs;
-        any = true;
-    }
-    return any;
-}
-
 int machine_get(struct machine *m, const struct machine_ask *a, struct err *e)
 {
-    bool kept, more;
+    bool kept, all;
     int rc = machine_find(m, a->kernels, a->log, e);
 
     if (rc)
         return rc;
-    kept = !a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log);
-    if (!kept)
-        rc = measure_all(m, a, e);
-    if (rc)
-        return rc;
-    more = measure_gpus(m, a->log);
-    if (!kept || more)
+    all = kept = !a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log);
+    for (int i = 0; i < m->gpus; i++)
+        all &= measured(&m->gpu[i]);
+    if (all)
+        return 0;
+    rc = measure_rest(m, a, kept, e);
+    if (!rc)
         machine_save(m, a->cache_dir, a->checkpoint, a->log);
-    return 0;
+    return rc;
 }
 
 /* --- as JSON ------------------------------------------------------------------------------ */
@@ -146,6 +161,9 @@ void machine_write(struct text *t, const struct machine *m)
                     g->vram_bytes, g->vram_gbps, g->h2d_gbps);
         if (g->gmacs > 0)
             text_printf(t, ", \"gmacs\": %.4g", g->gmacs);
+        if (g->ram_read_beside_gbps > 0 && g->h2d_beside_gbps > 0)
+            text_printf(t, ", \"ram_read_beside_gbps\": %.4g, \"h2d_beside_gbps\": %.4g",
+                        g->ram_read_beside_gbps, g->h2d_beside_gbps);
         if (g->free_bytes)
             text_printf(t, ", \"free_bytes\": %zu", g->free_bytes);
         text_puts(t, "}");
@@ -200,7 +218,8 @@ static void read_name(struct config *c, const cJSON *o, const char *key, char *o
 static void read_gpu(struct config *c, const cJSON *o, struct machine_gpu *g)
 {
     static const char *const known[] = { "name", "vram_bytes", "vram_gbps", "h2d_gbps",
-                                         "gmacs", "free_bytes", NULL };
+                                         "gmacs", "free_bytes", "ram_read_beside_gbps",
+                                         "h2d_beside_gbps", NULL };
 
     if (!cJSON_IsObject(o)) {
         config_fail(c, "gpus", "holds something that is no object");
@@ -211,8 +230,9 @@ static void read_gpu(struct config *c, const cJSON *o, struct machine_gpu *g)
     g->vram_bytes = read_bytes(c, o, "vram_bytes");
     g->vram_gbps = read_rate(c, o, "vram_gbps", CONFIG_REQUIRED_REAL);
     g->h2d_gbps = read_rate(c, o, "h2d_gbps", CONFIG_REQUIRED_REAL);
-    if (config_member(o, "gmacs"))
-        g->gmacs = read_rate(c, o, "gmacs", CONFIG_REQUIRED_REAL);
+    g->gmacs = read_rate(c, o, "gmacs", 0);
+    g->ram_read_beside_gbps = read_rate(c, o, "ram_read_beside_gbps", 0);
+    g->h2d_beside_gbps = read_rate(c, o, "h2d_beside_gbps", 0);
     if (config_member(o, "free_bytes"))
         g->free_bytes = read_bytes(c, o, "free_bytes");
 }
@@ -318,6 +338,8 @@ bool machine_load(struct machine *m, const char *dir, const struct checkpoint *c
         m->gpu[i].vram_gbps = kept.gpu[i].vram_gbps;
         m->gpu[i].h2d_gbps = kept.gpu[i].h2d_gbps;
         m->gpu[i].gmacs = kept.gpu[i].gmacs;
+        m->gpu[i].ram_read_beside_gbps = kept.gpu[i].ram_read_beside_gbps;
+        m->gpu[i].h2d_beside_gbps = kept.gpu[i].h2d_beside_gbps;
     }
     return true;
 }

@@ -16,6 +16,7 @@ struct machine_gpu {
     double vram_gbps, h2d_gbps; /* 0: not measured */
     size_t free_bytes;          /* now; 0: not known */
     double gmacs;               /* 10^9 multiplications of BF16 a second; 0: not measured */
+    double ram_read_beside_gbps, h2d_beside_gbps;       /* at the same time; 0: not measured */
 };
 
 struct machine {
@@ -41,7 +42,7 @@ struct machine_ask {
 };
 
 /* All figures: those that were kept, else measured now and kept.  Measuring blocks for about
- * a second, and 0.3 s a GPU; a GPU that cannot be measured is one warning.  -EIO where the
+ * a second, and as long for each GPU; a GPU that cannot be measured is one warning.  -EIO where the
  * drive cannot be read, -EAGAIN without threads, -ENOMEM. */
 int  machine_get(struct machine *m, const struct machine_ask *a, struct err *e);
 
@@ -55,7 +56,8 @@ void machine_save(const struct machine *m, const char *dir, const struct checkpo
                   struct log *l);
 
 /* The JSON object, which machine_read() takes.  Reading is strict: every key of it must be
- * there, but for cpu_gmacs, a GPU's gmacs and its free_bytes, and no other.  -EBADMSG. */
+ * there, but for cpu_gmacs, a GPU's gmacs, its free_bytes and the figures "beside", and no other.
+ * -EBADMSG. */
 void machine_write(struct text *t, const struct machine *m);
 int  machine_read(struct machine *m, const char *json, size_t n, const char *name,
                   struct err *e);

@@ -3,6 +3,7 @@
 #include "src/measure.h"
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
+#include "cuda/gpu.h"
 #include "storage/slab.h"
 #include "storage/stream.h"
 
@@ -66,16 +67,29 @@ static double timed_run(struct pool *p, pool_fn fn, void *arg)
     return clock_now() - start;
 }
 
+static bool ram_open(struct ram_job *j, struct pool *p)
+{
+    *j = (struct ram_job){ .words = RAM_BYTES / RAM_PARTS / sizeof(uint64_t) };
+    j->word = mmap(NULL, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (j->word == MAP_FAILED)
+        return false;
+    madvise(j->word, RAM_BYTES, MADV_HUGEPAGE);
+    pool_run(p, touch, j);
+    return true;
+}
+
+static double part_bytes(const struct ram_job *j)
+{
+    return (double)(j->words * sizeof(uint64_t));
+}
+
 double measure_ram(struct pool *p)
 {
-    struct ram_job j = { .words = RAM_BYTES / RAM_PARTS / sizeof(uint64_t) };
+    struct ram_job j;
     double best = INFINITY, end;
 
-    j.word = mmap(NULL, RAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (j.word == MAP_FAILED)
+    if (!ram_open(&j, p))
         return 0;
-    madvise(j.word, RAM_BYTES, MADV_HUGEPAGE);
-    pool_run(p, touch, &j);
     pool_begin(p);
     end = clock_now() + ram_seconds;
     for (int i = 0; i < RAM_PARTS || clock_now() < end; i++) {
@@ -84,7 +98,41 @@ double measure_ram(struct pool *p)
     }
     pool_end(p);
     munmap(j.word, RAM_BYTES);
-    return (double)(j.words * sizeof(uint64_t)) / best * 1e-9;
+    return part_bytes(&j) / best * 1e-9;
+}
+
+struct beside_job {
+    struct pool *pool;
+    struct ram_job ram;
+    int rounds;
+    double seconds;
+};
+
+static void beside_round(void *arg)
+{
+    struct beside_job *j = arg;
+
+    j->ram.part = j->rounds++ % RAM_PARTS;
+    j->seconds += timed_run(j->pool, read_words, &j->ram);
+}
+
+int measure_beside(struct pool *p, int device, struct beside_speed *out, struct err *e)
+{
+    struct beside_job j = { .pool = p };
+    struct gpu_beside b = { .round = beside_round, .arg = &j };
+    int rc;
+
+    if (!ram_open(&j.ram, p))
+        return fail(e, -ENOMEM, "no memory to measure with");
+    pool_begin(p);
+    rc = gpu_measure_beside(device, &b, e);
+    pool_end(p);
+    munmap(j.ram.word, RAM_BYTES);
+    if (rc)
+        return rc;
+    out->ram_gbps = j.rounds * part_bytes(&j.ram) / j.seconds * 1e-9;
+    out->h2d_gbps = b.h2d_gbps;
+    return 0;
 }
 
 struct product_job {

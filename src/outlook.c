@@ -7,26 +7,28 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* The GPU in use becomes gpu[0]; false: none is. */
-static int choose_gpu(struct machine *m, const char *device, bool *gpu, struct err *e)
+/* The GPU in use becomes gpu[0]; *card is its number, or -1: none is. */
+static int choose_gpu(struct machine *m, const char *device, int *card, struct err *e)
 {
     int i = !strncmp(device, "cuda:", 5) ? atoi(device + 5) : 0;
 
-    *gpu = strcmp(device, "cpu") && (strcmp(device, "auto") || m->gpus);
-    if (!*gpu)
+    *card = -1;
+    if (!strcmp(device, "cpu") || (!strcmp(device, "auto") && !m->gpus))
         return 0;
+    *card = i;
     if (i >= m->gpus)
         return fail(e, -ENODEV, "--device %s: the machine has %d GPUs", device, m->gpus);
     m->gpu[0] = m->gpu[i];
     return 0;
 }
 
-static struct room room_of(const struct machine *m, bool gpu, size_t ram_free)
+static struct room room_of(const struct machine *m, int card, size_t ram_free)
 {
     const struct machine_gpu *g = &m->gpu[0];
     struct room r = { .ram_free = ram_free, .ram_total = m->ram_bytes };
 
-    if (gpu) {
+    if (card >= 0) {
+        r.card = card;
         r.vram_total = g->vram_bytes;
         r.vram_free = g->free_bytes ? g->free_bytes : g->vram_bytes;
     }
@@ -67,11 +69,10 @@ int outlook_open(struct outlook *k, const struct outlook_ask *a, struct err *e)
 {
     struct budget b;
     struct room room;
-    bool gpu;
-    int rc;
+    int card, rc;
 
     *k = (struct outlook){ .machine = *a->machine };
-    rc = choose_gpu(&k->machine, a->options->device, &gpu, e);
+    rc = choose_gpu(&k->machine, a->options->device, &card, e);
     if (!rc)
         rc = needs_of(&k->needs, a->model, e);
     k->skew.experts = k->needs.experts;
@@ -80,7 +81,7 @@ int outlook_open(struct outlook *k, const struct outlook_ask *a, struct err *e)
     if (rc)
         return rc;
     k->needs.scratch_bytes = a->scratch_bytes;
-    room = room_of(&k->machine, gpu, a->ram_free_bytes);
+    room = room_of(&k->machine, card, a->ram_free_bytes);
     budget_fill(&b, a->options, &room);
     b.batch = ENGINE_BATCH;
     b.snapshots = SNAPSHOTS;
@@ -101,14 +102,14 @@ bool outlook_of(struct outlook *k, const struct engine *g, struct options *o)
 {
     const struct model *m = engine_model(g);
     const struct popularity *p = engine_popularity(g);
-    bool gpu;
     struct err e;
+    int card;
 
     *k = (struct outlook){ .placement = *engine_placement(g),
                            .kv_type = kv_type_named(o->kv_type) };
     if (needs_of(&k->needs, m, &e) || machine_find(&k->machine, NULL, &o->log, &e) ||
         !machine_load(&k->machine, o->cache_dir, m->checkpoint, &o->log) ||
-        choose_gpu(&k->machine, o->device, &gpu, &e))
+        choose_gpu(&k->machine, o->device, &card, &e))
         return false;
     k->skew.experts = k->needs.experts;
     if (p && skew_open(&k->skew, p, &e))

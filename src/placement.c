@@ -101,9 +101,11 @@ void budget_fill(struct budget *b, const struct options *o, const struct room *r
 
     *b = (struct budget){ .gpu = r->vram_total > 0, .context = o->context,
                           .kv_type = kv_type_named(o->kv_type) };
+    b->uploads = !(o->upload_share <= 0);       /* auto is no number */
+    b->parks = (o->command == CMD_SERVE || o->command == CMD_PLAN) && o->sessions > 1;
     b->ram_bytes = size_or(o->ram_bytes, minus(r->ram_free, system));
     b->ram_experts_bytes = size_or(o->ram_experts_bytes, SIZE_MAX);
-    b->vram_bytes = size_or(o->vram_bytes[0], minus(r->vram_free, reserve));
+    b->vram_bytes = size_or(o->vram_bytes[r->card], minus(r->vram_free, reserve));
     b->vram_experts_bytes = size_or(o->vram_experts_bytes, SIZE_MAX);
     b->context_bytes = b->gpu ? b->vram_bytes : size_or(o->ram_bytes, r->ram_total);
 }
@@ -188,9 +190,10 @@ static int missing(int have, int want)
 static void refuse(struct placement *p, bool vram, size_t need, size_t have)
 {
     size_t dense = vram ? p->vram_dense_bytes : p->gpu ? 0 : p->dense_bytes;
-    size_t kv = p->gpu && !vram ? p->mirror_bytes : p->kv_bytes;
+    size_t kv = p->gpu && !vram ? add_sat(p->mirror_bytes, p->parked_bytes) : p->kv_bytes;
     size_t scratch = vram ? p->vram_scratch_bytes + (size_t)p->vram_staging * p->vram_slot_bytes
-                          : p->scratch_bytes + (size_t)p->staging_slots * p->slot_bytes;
+                          : p->scratch_bytes + p->pinned_bytes +
+                            (size_t)p->staging_slots * p->slot_bytes;
 
     p->fits = false;
     snprintf(p->why, sizeof(p->why), "%zu MB of %s are needed and %zu MB may be used (%s): "
@@ -240,7 +243,9 @@ static size_t fixed_ram(const struct placement *p)
 {
     size_t n = add_sat(p->snapshot_bytes, p->scratch_bytes);
 
-    return add_sat(n, p->gpu ? p->mirror_bytes : add_sat(p->dense_bytes, p->kv_bytes));
+    if (!p->gpu)
+        return add_sat(n, add_sat(p->dense_bytes, p->kv_bytes));
+    return add_sat(n, add_sat(p->pinned_bytes, add_sat(p->mirror_bytes, p->parked_bytes)));
 }
 
 /* RAM: what the GPU does not have, then slots for all experts or as many as there is room
@@ -264,6 +269,18 @@ static void plan_ram(struct placement *p, const struct needs *n, const struct bu
     p->nvme = n->experts - p->vram - p->ram;
 }
 
+/* What a GPU costs of RAM.  Of conversations that wait one is counted, as long as they get: each
+ * takes memory only for what was said in it. */
+static void plan_host(struct placement *p, const struct needs *n, const struct budget *b)
+{
+    struct gpu_config c = placement_gpu(p, n->shape, b->kv_type);
+
+    p->uploads = b->uploads;
+    p->mirror_bytes = ring_bytes(n->shape, b->kv_type, p->context, p->batch);
+    p->parked_bytes = b->parks ? p->kv_bytes : 0;
+    p->pinned_bytes = gpu_host_bytes(&c);
+}
+
 void placement_plan(struct placement *p, const struct needs *n, const struct budget *b)
 {
     bool keeps = !b->gpu || b->kv_type != KV_F32;
@@ -279,7 +296,7 @@ void placement_plan(struct placement *p, const struct needs *n, const struct bud
     p->kv_bytes = kv_bytes(n->shape, b->kv_type, p->context, p->batch);
     p->snapshot_bytes = mul_sat((size_t)b->snapshots, kv_snapshot_bytes(n->shape, b->kv_type));
     if (b->gpu) {
-        p->mirror_bytes = ring_bytes(n->shape, b->kv_type, p->context, p->batch);
+        plan_host(p, n, b);
         p->vram_dense_bytes = n->vram_dense_bytes;
         p->vram_slot_bytes = align_up(n->vram_slot_bytes, GPU_PART_ALIGN);
     }

@@ -42,6 +42,8 @@ struct budget {
     int context;                /* tokens; 0: auto */
     int batch;                  /* most tokens of a forward pass on the CPU; a GPU's is chosen */
     int snapshots;              /* copies of the window layers' rings that a session keeps */
+    bool parks;                 /* with a GPU: a second conversation may wait in RAM */
+    bool uploads;               /* a decode step's experts in RAM: some cross PCIe meanwhile */
     enum kv_type kv_type;
 };
 
@@ -53,11 +55,14 @@ struct placement {
     size_t dense_bytes, kv_bytes, snapshot_bytes;
     size_t scratch_bytes;       /* of the CPU */
     size_t mirror_bytes;        /* with a GPU: the window layers' rings, in RAM too */
+    size_t parked_bytes;        /* the cache of a conversation that waits for the GPU */
+    size_t pinned_bytes;        /* what the GPU's own calls stage in RAM */
     size_t slot_bytes;          /* of a slot in RAM */
     size_t vram_dense_bytes, vram_scratch_bytes, vram_slot_bytes;
     int vram_slots, ram_slots;  /* paid for by the budgets */
     int vram_staging;           /* besides, for experts that a prompt streams through VRAM */
     int staging_slots;          /* besides, so that a layer can be computed in waves */
+    bool uploads;               /* as the budget says, where there is a GPU */
     bool copies;                /* RAM holds everything: experts in VRAM stay there too */
     int vram, ram, nvme;        /* experts, in steady state; each is counted once */
     size_t ram_bytes, vram_bytes;       /* that all of this takes */
@@ -69,6 +74,7 @@ int  needs_of(struct needs *out, const struct model *m, struct err *e);
 /* What a machine has, and of it what is free now; of the GPU in use, 0: none. */
 struct room {
     size_t ram_free, ram_total, vram_free, vram_total;
+    int card;                   /* the number of that GPU: --vram has a size for each */
 };
 
 /* What the settings leave of a machine.  --ram auto leaves a sixteenth, at most 4 GiB, to the

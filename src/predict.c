@@ -7,11 +7,21 @@
  * next layer's router needs this layer's result.  `layers` is what a layer costs whatever its
  * bytes: threads and processors that wait for each other, a hand-over where the GPU lacks an
  * expert that was chosen; `drive` holds 0.1 ms for each layer that misses an expert.  `ram` is
- * the read loop times 0.85, which is what the kernels reach.
+ * the read loop times 0.85, which is what the kernels reach.  With a GPU the experts in RAM are
+ * read by the cores and by the GPU across PCIe, where both together are faster than the cores.
  * A prompt is bound by the processor besides: a batch reads each expert once, and multiplies it
- * by every token that chose it.  Experts stream into VRAM while the GPU multiplies. */
+ * by every token that chose it.
+ *
+ *   on the CPU   max((dense + max(experts / ram, missed / drive)), products)
+ *   with a GPU   max(layers + read / vram + products + attention, absent / PCIe, missed / drive)
+ *
+ * because experts stream into VRAM while the GPU multiplies.  In a short batch the CPU takes some
+ * of the absent ones.  Measured on an H200 (350,000 to 395,000 gmacs, PCIe 55.1 GB/s) beside 16
+ * cores, 24 real layers, in tok/s: 8192 tokens, all seated 30,633, none 13,635; 512 tokens, none
+ * seated 1392; 40 layers, 3634 of 9984 experts seated, 1024 tokens 1687.  t_predict.c compares. */
 #include "src/predict.h"
 #include "cpu/kv.h"
+#include "src/split.h"
 
 #include <errno.h>
 #include <math.h>
@@ -29,7 +39,10 @@ static const double boundary_seconds = 15e-6;   /* a layer: workers meet, a doze
  * 26 are those bytes at 0.85 of 4200 GB/s. */
 static const double gpu_layer_seconds = 60e-6;
 static const double gpu_gmacs = 35000;          /* where nobody measured: RTX 3090 */
-static const double gpu_efficiency = 0.4;       /* of its large product, by a prompt on an H200 */
+/* Of the GPU's large product, by a prompt on an H200: the products of 8192 tokens, whose tiles
+ * have tails and padding, and attention (full layers 0.33, windows 0.26). */
+static const double gpu_product_efficiency = 0.39, gpu_attention_efficiency = 0.32;
+static const double h2d_efficiency = 0.95;      /* 31.3 GB in 0.601 s */
 static const double guessed_vram_gbps = 400, guessed_h2d_gbps = 12;
 
 /* --- who is chosen how often -------------------------------------------------------------- */
@@ -94,23 +107,30 @@ static double kv_read_bytes(const struct shape *s, enum kv_type type, int depth)
     return rows * row * 2 * s->kv_heads;
 }
 
-/* Multiplications of one token, without the head, which a prompt needs once. */
-static double token_macs(const struct shape *s, int depth)
+/* Multiplications. */
+struct macs {
+    double products, attention;         /* with weights, with keys and values */
+};
+
+/* Those of one token, without the head, which a prompt needs once. */
+static struct macs token_macs(const struct shape *s, int depth)
 {
-    double hidden = s->hidden, dim = s->head_dim, macs = 0;
+    double hidden = s->hidden, dim = s->head_dim;
+    struct macs n = { 0, 0 };
 
     for (int i = 0; i < s->layers; i++) {
         const struct layer_shape *l = &s->layer[i];
         double keys = l->full || depth < s->window ? depth : s->window;
 
-        macs += hidden * dim * (2.0 * l->heads + 2.0 * s->kv_heads) + hidden * l->gate_rows;
-        macs += 2 * keys * dim * l->heads;
+        n.products += hidden * dim * (2.0 * l->heads + 2.0 * s->kv_heads) + hidden * l->gate_rows;
+        n.attention += 2 * keys * dim * l->heads;
         if (l->dense)
-            macs += 3 * hidden * s->dense_inner;
+            n.products += 3 * hidden * s->dense_inner;
         else
-            macs += hidden * (s->experts + 3.0 * s->shared_inner + 3.0 * s->expert_inner * s->topk);
+            n.products += hidden * (s->experts + 3.0 * s->shared_inner +
+                                    3.0 * s->expert_inner * s->topk);
     }
-    return macs;
+    return n;
 }
 
 /* The share of a layer's experts that n tokens choose between them. */
@@ -123,14 +143,26 @@ static double chosen_share(const struct shape *s, int n)
 
 struct speeds {
     double ram, vram, drive, h2d;       /* bytes a second */
-    double macs;                        /* a second */
+    double shared_ram;                  /* of a decode step's experts in RAM, whoever reads them */
+    double cpu_macs, gpu_macs;          /* a second; the GPU's are those of its large product */
 };
+
+/* While the CPU computes experts where they lie, the GPU may fetch others. */
+static double shared_ram_speed(const struct machine *m, const struct placement *p)
+{
+    const struct machine_gpu *g = &m->gpu[0];
+    double alone = m->ram_read_gbps * ram_efficiency;
+    double cores = g->ram_read_beside_gbps * ram_efficiency;
+    double link = g->h2d_beside_gbps * h2d_efficiency;
+    bool both = p->gpu && p->uploads && cores > 0 && link > 0;
+
+    return (both ? fmax(alone, cores + link) : alone) * 1e9;
+}
 
 static struct speeds speeds_of(const struct machine *m, const struct placement *p,
                                struct prediction *out)
 {
     const struct machine_gpu *g = &m->gpu[0];
-    double gpu = (g->gmacs > 0 ? g->gmacs : gpu_gmacs) * gpu_efficiency;
     double gmacs = m->cpu_gmacs > 0 ? m->cpu_gmacs * product_efficiency : m->cores * core_gmacs;
 
     out->guessed_gpu = p->gpu && !(g->vram_gbps > 0 && g->h2d_gbps > 0);
@@ -138,8 +170,10 @@ static struct speeds speeds_of(const struct machine *m, const struct placement *
         .ram = m->ram_read_gbps * ram_efficiency * 1e9,
         .vram = (g->vram_gbps > 0 ? g->vram_gbps : guessed_vram_gbps) * vram_efficiency * 1e9,
         .drive = m->drive_read_gbps * drive_efficiency * 1e9,
-        .h2d = (g->h2d_gbps > 0 ? g->h2d_gbps : guessed_h2d_gbps) * 1e9,
-        .macs = (p->gpu ? gpu : gmacs) * 1e9,
+        .h2d = (g->h2d_gbps > 0 ? g->h2d_gbps : guessed_h2d_gbps) * h2d_efficiency * 1e9,
+        .shared_ram = shared_ram_speed(m, p),
+        .cpu_macs = gmacs * 1e9,
+        .gpu_macs = (g->gmacs > 0 ? g->gmacs : gpu_gmacs) * 1e9,
     };
 }
 
@@ -157,6 +191,11 @@ static double layers_seconds(const struct shape *s, const struct placement *p, d
                   : s->layers * boundary_seconds;
 }
 
+static double on_cpu(struct macs each, int tokens, const struct speeds *v)
+{
+    return tokens * (each.products + each.attention) / v->cpu_macs;
+}
+
 static void predict_decode(struct prediction *out, const struct needs *n,
                            const struct placement *p, const struct speeds *v, double kv_bytes)
 {
@@ -168,8 +207,9 @@ static void predict_decode(struct prediction *out, const struct needs *n,
     double seated = routed * out->hit_vram, in_ram = routed - seated;
     double waits = missed > 0 ? s->sparse_layers *
                                 (1 - pow(out->hit_vram + out->hit_ram, s->topk)) : 0;
-    double ram = take(in_ram, v->ram), drive = take(missed, v->drive) + waits * read_seconds;
-    double vram = take(seated, v->vram), macs = p->gpu ? 0 : token_macs(s, 0) / v->macs;
+    double ram = take(in_ram, v->shared_ram);
+    double drive = take(missed, v->drive) + waits * read_seconds;
+    double vram = take(seated, v->vram), macs = p->gpu ? 0 : on_cpu(token_macs(s, 0), 1, v);
     double base = take(dense, p->gpu ? v->vram : v->ram) + layers_seconds(s, p, out->hit_vram);
     double longest = fmax(fmax(ram, drive), vram);
 
@@ -181,18 +221,45 @@ static void predict_decode(struct prediction *out, const struct needs *n,
                       : !p->gpu || (ram > vram && ram > base) ? "RAM" : "VRAM";
 }
 
+/* A batch on the GPU, all that it multiplies being there: each weight is read once. */
+static double on_gpu(const struct needs *n, const struct placement *p, const struct speeds *v,
+                     double experts_bytes, int depth)
+{
+    struct macs each = token_macs(n->shape, depth);
+    double bytes = (double)(n->dense_bytes - n->embed_bytes) + experts_bytes;
+    double macs = each.products / gpu_product_efficiency +
+                  each.attention / gpu_attention_efficiency;
+
+    return n->shape->layers * gpu_layer_seconds + take(bytes, v->vram) +
+           p->batch * macs / v->gpu_macs;
+}
+
+/* Experts that VRAM lacks, a share of all: they cross PCIe, but where the batch is short the CPU
+ * computes some where they lie, so many that both end at the same time. */
+static double absent_seconds(const struct needs *n, const struct placement *p,
+                             const struct speeds *v, double bytes, double share)
+{
+    const struct shape *s = n->shape;
+    double macs = 3.0 * s->hidden * s->expert_inner * s->topk * s->sparse_layers * p->batch;
+    double link = take(bytes, v->h2d), cores = take(bytes, v->ram) + share * macs / v->cpu_macs;
+
+    return p->batch > SPLIT_TOKENS || !(link > 0) ? link : 1 / (1 / link + 1 / cores);
+}
+
 static void predict_prefill(struct prediction *out, const struct needs *n,
                             const struct placement *p, const struct speeds *v, int depth)
 {
     const struct shape *s = n->shape;
     double chosen = (double)n->expert_bytes * chosen_share(s, p->batch);
     /* A batch wants nearly all experts alike: popularity does not help it. */
-    double missed = n->experts ? chosen * p->nvme / n->experts : 0;
-    double seated = n->experts ? chosen * p->vram / n->experts : 0;
+    double missed = n->experts ? (double)p->nvme / n->experts : 0;
+    double absent = n->experts ? 1 - (double)p->vram / n->experts : 0;
+    double across = p->gpu ? absent_seconds(n, p, v, chosen * absent, absent)
+                           : take(chosen, v->ram);
     double base = p->gpu ? 0 : take((double)(n->dense_bytes - n->embed_bytes), v->ram);
-    double across = take(chosen - seated, p->gpu ? v->h2d : v->ram), drive = take(missed, v->drive);
-    double macs = token_macs(s, depth + p->batch / 2) * p->batch / v->macs;
-    double longest = fmax(across, drive);
+    double macs = p->gpu ? on_gpu(n, p, v, chosen, depth + p->batch / 2)
+                         : on_cpu(token_macs(s, depth + p->batch / 2), p->batch, v);
+    double drive = take(chosen * missed, v->drive), longest = fmax(across, drive);
 
     out->prefill_tps = p->batch / fmax(base + longest, macs);
     out->prefill_bottleneck = macs > base + longest ? (p->gpu ? "GPU" : "processor")

@@ -198,6 +198,29 @@ static void check_pinning(void)
     munmap(p, PIN_BYTES);
 }
 
+static void count_round(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* Also while a GPU is open. */
+static void check_beside(void)
+{
+    int rounds = 0;
+    struct gpu_beside b = { .round = count_round, .arg = &rounds };
+    struct err e = { "" };
+    double start = clock_now();
+    int rc = gpu_measure_beside(MAX_GPUS + 1, &b, &e);
+
+    ok(rc == -ENODEV && *e.text && !rounds, "nothing to measure beside: %s", e.text);
+    rc = gpu_measure_beside(0, &b, &e);
+    if (on_gpu)
+        ok(!rc && rounds > 0 && b.h2d_gbps > 0.1 && clock_now() - start < 1,
+           "%.1f GB/s beside %d rounds of the host", b.h2d_gbps, rounds);
+    else
+        ok(rc == -ENODEV && !rounds, "no GPU to measure beside: %s", e.text);
+}
+
 /* Also while a GPU is open. */
 static void check_measure(void)
 {
@@ -611,6 +634,7 @@ int main(void)
     }
     check_pinning();
     check_measure();
+    check_beside();
     gpu_close(g);
     for (int kv = 0; kv < GPU_KV_TYPES; kv++)
         check_rows((enum gpu_kv)kv);

@@ -3,6 +3,8 @@
 #include "src/machine.h"
 #include "cpu/kernels.h"
 #include "cpu/kv.h"
+#include "cpu/pool.h"
+#include "src/measure.h"
 #include "tests/files.h"
 #include "tests/tap.h"
 
@@ -11,7 +13,7 @@
 static const struct machine example = {
     .ram_bytes = 64000000000, .ram_read_gbps = 78.25, .drive_read_gbps = 6.9, .cpu_gmacs = 900,
     .cores = 16, .isa = "avx512vnni", .gpus = 1,
-    .gpu = { { "RTX \"3090\"", 25438126080, 936.5, 24.25, 25000000000, 35000 } },
+    .gpu = { { "RTX \"3090\"", 25438126080, 936.5, 24.25, 25000000000, 35000, 61.5, 21.75 } },
 };
 
 static int read_text(struct machine *m, const char *json, struct err *e)
@@ -31,7 +33,14 @@ static void test_json(void)
        m.drive_read_gbps == 6.9 && m.cpu_gmacs == 900 && !strcmp(m.isa, example.isa) &&
        m.gpus == 1 && !strcmp(m.gpu[0].name, example.gpu[0].name) &&
        m.gpu[0].vram_bytes == 25438126080 && m.gpu[0].h2d_gbps == 24.25 &&
-       m.gpu[0].free_bytes == 25000000000 && m.gpu[0].gmacs == 35000, "what was written");
+       m.gpu[0].free_bytes == 25000000000 && m.gpu[0].gmacs == 35000 &&
+       m.gpu[0].ram_read_beside_gbps == 61.5 && m.gpu[0].h2d_beside_gbps == 21.75,
+       "what was written");
+    text_free(&t);
+    m.gpu[0].h2d_beside_gbps = 0;
+    machine_write(&t, &m);
+    ok(!strstr(t.s, "beside") && !read_text(&m, t.s, &e) && !m.gpu[0].ram_read_beside_gbps,
+       "what was not measured is not written, and may be absent");
     text_free(&t);
 }
 
@@ -62,6 +71,9 @@ static void test_refusals(void)
           "\"gpus\":[{\"name\":\"x\"}]}", "vram_bytes: missing" },
         { "{\"ram_bytes\":1,\"ram_read_gbps\":1,\"drive_read_gbps\":1,\"cores\":1,\"isa\":\"\"}",
           "gpus: missing" },
+        { "{\"ram_bytes\":1,\"ram_read_gbps\":1,\"drive_read_gbps\":1,\"cores\":1,\"isa\":\"\","
+          "\"gpus\":[{\"name\":\"x\",\"vram_bytes\":1,\"vram_gbps\":1,\"h2d_gbps\":1,"
+          "\"h2d_beside_gbps\":-1}]}", "h2d_beside_gbps: -1" },
         { "{\"ram_bytes\":1,\"ram_read_gbps\":1,\"drive_read_gbps\":1,\"cores\":1,\"isa\":\"\","
           "\"gpus\":[],\"ram\":1}", "ram: no such key" },
     };
@@ -99,7 +111,8 @@ static void test_kept(const struct checkpoint *c)
     m.ram_read_gbps = 0;
     ok(!machine_load(&m, dir, c, &l) && !l.notices, "nothing is kept yet, and that is no fault");
     machine_save(&example, dir, c, &l);
-    ok(machine_load(&m, dir, c, &l) && m.ram_read_gbps == 78.25 && m.gpu[0].vram_gbps == 936.5,
+    ok(machine_load(&m, dir, c, &l) && m.ram_read_gbps == 78.25 && m.gpu[0].vram_gbps == 936.5 &&
+       m.gpu[0].ram_read_beside_gbps == 61.5 && m.gpu[0].h2d_beside_gbps == 21.75,
        "kept and found");
     strcpy(m.gpu[0].name, "another");
     m.gpu[0].vram_gbps = 0;
@@ -149,6 +162,19 @@ static void test_measured(const struct checkpoint *c)
     remove_dir(dir);
 }
 
+/* A card that no machine has. */
+static void test_beside(void)
+{
+    struct pool_config pc = { .threads = 1 };
+    struct beside_speed both = { 1, 2 };
+    struct pool *pool = NULL;
+    struct err e = { "" };
+
+    ok(!pool_open(&pool, &pc, &e) && measure_beside(pool, MAX_GPUS + 1, &both, &e) == -ENODEV &&
+       both.ram_gbps == 1 && both.h2d_gbps == 2, "nothing to read beside: %s", e.text);
+    pool_close(pool);
+}
+
 int main(void)
 {
     char *nano = source_path("models/nano");
@@ -158,6 +184,7 @@ int main(void)
 
     test_json();
     test_refusals();
+    test_beside();
     ok(!checkpoint_open(&c, nano, &l, &e), "nano %s", e.text);
     if (c) {
         test_kept(c);

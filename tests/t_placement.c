@@ -7,6 +7,7 @@
 #include "tests/tap.h"
 
 #include <errno.h>
+#include <math.h>
 
 static const size_t GB = 1000000000, GiB = (size_t)1 << 30;
 
@@ -124,12 +125,16 @@ static void test_gpu(void)
        p.vram_bytes == vram_of(&p, &n, KV_Q8) && p.vram == p.vram_slots &&
        p.vram_staging == VRAM_STAGING, "VRAM is full, and what the GPU takes: %.3f GB",
        (double)p.vram_bytes * 1e-9);
-    ok(p.ram_slots == p.ram + s.topk && p.ram_bytes == p.mirror_bytes + n.scratch_bytes +
-       (size_t)p.ram_slots * n.slot_bytes && p.ram_bytes <= b.ram_bytes,
+    ok(p.ram_slots == p.ram + s.topk && p.ram_bytes == p.mirror_bytes + p.pinned_bytes +
+       n.scratch_bytes + (size_t)p.ram_slots * n.slot_bytes && p.ram_bytes <= b.ram_bytes,
        "RAM: a mirror of the rings, scratch, and no more slots than it takes, and a swap");
     /* 36 window layers of rows of 130 bytes, for keys and values of 8 heads. */
     ok(p.batch >= 2048 && p.mirror_bytes == (size_t)36 * (512 + (size_t)p.batch) * 130 * 2 * 8,
        "batches of %d, the mirror: %zu", p.batch, p.mirror_bytes);
+    /* A batch's rows of 3072 floats; CUDA has some arrays of a step besides. */
+    ok(p.pinned_bytes >= (size_t)p.batch * 12288 &&
+       p.pinned_bytes <= (size_t)p.batch * 12288 + (gpu_is_reference() ? 0 : 8 << 20),
+       "staging of a batch: %zu", p.pinned_bytes);
     b.ram_bytes = 96 * GB;
     placement_plan(&p, &n, &b);
     ok(p.copies && counts(&p, &n) && p.ram_slots == n.experts, "96 GB: RAM keeps copies");
@@ -151,6 +156,44 @@ static void test_gpu(void)
     b.ram_experts_bytes = 0;
     placement_plan(&p, &n, &b);
     ok(p.fits && !p.ram_slots && p.staging_slots == s.topk, "even if RAM may keep none");
+}
+
+/* A conversation that waits: as large as the cache, which is 12 full layers of 32768 rows and 36
+ * rings, of 130 bytes for keys and values of 8 heads. */
+static void test_parked(void)
+{
+    struct shape s;
+    struct needs n;
+    struct placement alone, p;
+    struct budget b = budget_of(40 * GB);
+    size_t fixed;
+
+    full_size(&s, &n);
+    b.gpu = true;
+    b.vram_bytes = 23 * GB;
+    placement_plan(&alone, &n, &b);
+    b.parks = b.uploads = true;
+    placement_plan(&p, &n, &b);
+    ok(!alone.parked_bytes && p.parked_bytes == (size_t)130 * 2 * 8 * (12 * 32768 +
+       36 * (512 + (size_t)p.batch)) && p.parked_bytes == p.kv_bytes, "it takes %zu",
+       p.parked_bytes);
+    ok(p.fits && counts(&p, &n) && p.vram == alone.vram && p.ram_bytes <= b.ram_bytes &&
+       alone.ram - p.ram == (int)(p.parked_bytes / n.slot_bytes) +
+       (alone.ram - p.ram > (int)(p.parked_bytes / n.slot_bytes)),
+       "which are %d experts in RAM less", alone.ram - p.ram);
+    ok(p.uploads && !alone.uploads, "whether experts are uploaded is handed on");
+    b.ram_bytes = GB;
+    placement_plan(&p, &n, &b);
+    fixed = p.mirror_bytes + p.parked_bytes + p.pinned_bytes + n.scratch_bytes;
+    ok(!p.fits && strstr(p.why, "953 MB may be used (--ram)") &&
+       p.ram_bytes == fixed + (size_t)s.topk * n.slot_bytes, "1 GB: %s", p.why);
+    b.ram_bytes = p.ram_bytes;
+    placement_plan(&p, &n, &b);
+    ok(p.fits, "to the byte");
+    b.gpu = false;
+    b.ram_bytes = 40 * GB;
+    placement_plan(&p, &n, &b);
+    ok(p.fits && !p.parked_bytes && !p.pinned_bytes && !p.uploads, "nothing of it without a GPU");
 }
 
 static void test_little_vram(void)
@@ -241,6 +284,7 @@ static struct budget random_budget(uint64_t *r)
     b.context_bytes = b.vram_bytes;
     b.context = random_size(r, 3) ? 1 + (int)random_size(r, 300000) : 0;
     b.snapshots = (int)random_size(r, 9);
+    b.parks = random_size(r, 2);
     b.kv_type = (enum kv_type)random_size(r, 3);
     return b;
 }
@@ -270,6 +314,9 @@ static void test_random(void)
                     p.vram == p.vram_slots && p.ram <= p.ram_slots &&
                     p.vram <= n.experts && p.batch <= p.context &&
                     placement_slots(&p) >= s.topk && p.batch <= GPU_BATCH_MOST &&
+                    p.ram_bytes == p.mirror_bytes + p.parked_bytes + p.pinned_bytes +
+                    p.snapshot_bytes + p.scratch_bytes +
+                    (size_t)placement_slots(&p) * p.slot_bytes &&
                     p.vram_staging >= VRAM_STAGING_LEAST;
         else
             good &= *p.why && p.nvme == n.experts;
@@ -322,13 +369,13 @@ static void test_budget(void)
     struct options o = { .kv_type = "q8", .ram_bytes = SIZE_AUTO, .ram_experts_bytes = SIZE_AUTO,
                          .vram_experts_bytes = SIZE_AUTO, .vram_bytes = { SIZE_AUTO },
                          .vram_reserve_bytes = SIZE_AUTO };
-    struct room r = { 20 * GiB, 32 * GiB, 0, 0 };
+    struct room r = { 20 * GiB, 32 * GiB, 0, 0, 0 };
     struct budget b;
 
     budget_fill(&b, &o, &r);
     ok(b.ram_bytes == 18 * GiB && !b.gpu && b.context_bytes == 32 * GiB &&
        b.ram_experts_bytes == SIZE_MAX, "auto leaves a sixteenth");
-    r = (struct room){ 250 * GiB, 256 * GiB, 20 * GiB, 24 * GiB };
+    r = (struct room){ 250 * GiB, 256 * GiB, 20 * GiB, 24 * GiB, 0 };
     budget_fill(&b, &o, &r);
     ok(b.ram_bytes == 246 * GiB && b.gpu && b.vram_bytes == 20 * GiB - 24 * GiB / 16 &&
        b.context_bytes == b.vram_bytes, "of RAM at most 4 GiB; of VRAM what is free counts");
@@ -348,6 +395,36 @@ static void test_budget(void)
     budget_fill(&b, &o, &r);
     ok(b.ram_bytes == GiB && b.ram_experts_bytes == 0 && b.vram_bytes == 30 * GiB,
        "what is asked for counts");
+    r.card = 1;
+    o.vram_bytes[1] = (int64_t)(10 * GiB);
+    budget_fill(&b, &o, &r);
+    ok(b.vram_bytes == 10 * GiB, "the second card has the second size");
+    o.vram_bytes[1] = SIZE_AUTO;
+    o.vram_reserve_bytes = (int64_t)GiB;
+    budget_fill(&b, &o, &r);
+    ok(b.vram_bytes == 5 * GiB, "and is auto where there is none");
+}
+
+static void test_conversations(void)
+{
+    struct options o = { .kv_type = "q8", .command = CMD_SERVE, .sessions = 2,
+                         .upload_share = NAN };
+    struct room r = { 20 * GiB, 32 * GiB, 6 * GiB, 6 * GiB, 0 };
+    struct budget b;
+
+    budget_fill(&b, &o, &r);
+    ok(b.parks && b.uploads, "of two conversations one waits; experts are uploaded");
+    o.sessions = 1;
+    budget_fill(&b, &o, &r);
+    ok(!b.parks, "one has nothing to wait for");
+    o.command = CMD_PLAN;
+    o.sessions = 2;
+    budget_fill(&b, &o, &r);
+    ok(b.parks, "a plan is that of a server");
+    o.command = CMD_RUN;
+    o.upload_share = 0;
+    budget_fill(&b, &o, &r);
+    ok(!b.parks && !b.uploads, "a single run is not; --upload-share 0: none are");
 }
 
 /* The counts of nano, from its headers. */
@@ -386,11 +463,13 @@ int main(void)
     test_ram();
     test_refusal();
     test_gpu();
+    test_parked();
     test_little_vram();
     test_batch();
     test_random();
     test_context();
     test_budget();
+    test_conversations();
     test_nano();
     return done();
 }

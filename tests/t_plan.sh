@@ -58,6 +58,14 @@ sed 's/"h2d_gbps": 24/&, "free_bytes": 1000000/' "$dir/box" >"$dir/busy"
 run 3 plan --machine "$dir/busy" && says '^fits  *no: .* of VRAM are needed and 0 MB may be used'
 result $? 'a card that others have taken'
 
+sed 's/"gpus": \[\(.*\)\]}/"gpus": [\1, \1]}/' "$dir/box" >"$dir/two"
+run 0 plan --machine "$dir/two" --device cuda:1 --vram 1M,2G --json && says '"vram": 896, "ram": 0'
+result $? 'the second card has the second size'
+run 3 plan --machine "$dir/two" --device cuda:1 --vram 2G,1M && says ' 1 MB may be used (--vram)'
+result $? 'and no other'
+run 0 plan --machine "$dir/two" --device cuda:1 --vram 1M --json && says '"vram": 896, "ram": 0'
+result $? 'a card without one is auto'
+
 # Laguna-S-2.1 as a file of holes, a 24 GB card, and less RAM than would hold the rest.
 number() { # key: the first number after it
     sed "s/.*\"$1\": \([0-9]*\).*/\1/" "$dir/part"
@@ -79,7 +87,32 @@ kv=$(number kv) dense=$(number vram_dense) scratch=$(number vram_scratch) all=$(
 part slots && [ $((dense + kv + scratch + ($(number vram) + $(number vram_staging)) * 5308416)) \
     -ge $((all - 100000)) ]
 result $? 'the items of VRAM add up'
+run 0 plan -m "$dir/full" --machine "$dir/box" --ram 32G -c 131072 --json && part bytes &&
+    kv=$(number kv) && [ "$(number parked)" = "$kv" ] &&
+    batch=$(sed 's/.*"batch": \([0-9]*\).*/\1/' "$dir/out") &&
+    [ "$(number pinned)" -ge $((batch * 12288)) ] &&
+    fixed=$((kv + $(number pinned) + $(number mirror) + $(number snapshots) + $(number scratch))) &&
+    all=$(number ram) slot=$(number slot) && part slots &&
+    [ $((fixed + ($(number ram) + $(number ram_staging)) * slot)) = "$all" ]
+result $? 'and those of RAM, with a conversation that waits, and staging'
+speed() { # the decode speed foreseen, in tok/s: box, arguments...
+    run 0 plan -m "$dir/full" --ram 64G -c 8192 --json --machine "$@" &&
+        sed 's/.*"decode_tps": \([0-9.]*\).*/\1/' "$dir/out"
+}
+sed 's/"h2d_gbps": 24/&, "ram_read_beside_gbps": 60, "h2d_beside_gbps": 20/' "$dir/box" >"$dir/both"
+sed 's/"h2d_gbps": 24/&, "ram_read_beside_gbps": 50, "h2d_beside_gbps": 20/' "$dir/box" >"$dir/less"
+alone=$(speed "$dir/box") less=$(speed "$dir/less") both=$(speed "$dir/both")
+[ "$(speed "$dir/both" --upload-share 0)" = "$alone" ]
+result $? '--upload-share 0: the cores alone'
+awk "BEGIN { exit !($alone > 0 && $less == $alone && $both > $alone * 1.01 && $both < $alone * 1.03) }"
+result $? "$both tok/s where PCIe and the cores read 70 GB/s, $alone by the cores' 68, $less by 61.5"
+run 0 plan --machine "$dir/both" --json &&
+    says '"h2d_gbps": 24, "ram_read_beside_gbps": 60, "h2d_beside_gbps": 20}'
+result $? 'figures taken side by side are told'
+run 0 plan --machine "$dir/both" && says 'RTX 3090, 25.4 GB, PCIe 20.0 beside memory 60.0 GB/s$'
+result $? 'to people too'
 run 0 plan -m "$dir/full" --machine "$dir/box" -c 131072 && says '^VRAM  *dense weights' &&
+    says "^memory   windows' KV .* MB, KV of a conversation that waits 3.* GB, the GPU's staging " &&
     says '^expect .* tok/s' && says ' VRAM .* RAM .* drive'
 result $? 'plan, for people'
 run 3 plan --ram 4M -c 32768 && says '^fits  *no: .* MB' && says '^vllm serve .*--max-model-len 32768'
