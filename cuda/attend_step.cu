@@ -65,7 +65,7 @@ static __device__ __forceinline__ void raise(struct state<DIM, EIGHTS> &st,
 
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                top = fmaxf(top, s[j][2 * h + c] * m.k[h] + log2f(fmaxf(m.v[h], 0x1p-24f)));
+                top = fmaxf(top, s[j][2 * h + c] * m.k[h] + log2f(m.v[h]));
             for (int lanes = 4; lanes < WARP; lanes *= 2)
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
             rescale = power_of_2(st.reference[j][c] - top);
@@ -153,7 +153,9 @@ template <int TYPE> struct scale_queue {
 
         if (TYPE != GPU_KV_Q8)
             return { { a.score, a.score }, { 1, 1 } };
-        mine = __half2float(__ushort_as_half((uint16_t)next[0])) * factor;
+        /* Where a scale is 0 so are all numbers under it: any other does as well, and has a
+         * logarithm. */
+        mine = fmaxf(__half2float(__ushort_as_half((uint16_t)next[0])), 0x1p-24f) * factor;
 #pragma unroll
         for (int i = 0; i + 1 < AHEAD; i++)
             next[i] = next[i + 1];

@@ -11,14 +11,7 @@ struct step_experts {
     bf16 *inner, *shared_inner;         /* [n][topk][expert inner], [n][shared inner] */
     float *out, *shared_out;            /* [n][topk][hidden], [n][hidden] */
     int n, topk, hidden, expert_inner;
-    bool late;
 };
-
-/* Whether the pair's expert is in VRAM, and this launch's. */
-static __device__ __forceinline__ bool is_mine(const struct step_experts &a, const struct pair &p)
-{
-    return p.slot >= 0 && p.late == a.late;
-}
 
 /* gate and up of 16 inner rows: warps 0..3 split the columns of gate, 4..7 those of up. */
 template <int NT>
@@ -37,7 +30,7 @@ __global__ static void __launch_bounds__(GATE_WARPS *WARP)
     struct tokens v = { a.h, (size_t)a.hidden, a.n };
     float acc[NT][4] = {};
 
-    if ((routed && !is_mine(a, a.pair[i])) || row0 >= m.rows)
+    if ((routed && a.pair[i].slot < 0) || row0 >= m.rows)
         return;
     if (routed) {
         v.x += (size_t)(i / a.topk) * a.hidden;
@@ -71,7 +64,7 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const str
     struct tokens v;
     float acc[NT][4] = {};
 
-    if (routed && !is_mine(a, a.pair[i])) {
+    if (routed && a.pair[i].slot < 0) {
         begin_in_order();
         return;
     }
@@ -95,25 +88,60 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const str
     }
 }
 
-void queue_step_experts(struct gpu *g, int layer, int n, bool late)
+static struct step_experts experts_of(struct gpu *g, int n)
 {
     const struct shape *s = &g->shape;
-    int pairs = n * s->topk, shared = s->shared_inner > 0 && !late;
-    int inner = s->expert_inner > s->shared_inner ? s->expert_inner : s->shared_inner;
-    struct step_experts a = {
-        .pair = g->s.pair, .shared = g->layer[layer].ffn, .h = g->s.h, .inner = g->s.inner,
-        .shared_inner = g->s.inner + (size_t)pairs * s->expert_inner, .out = g->s.pair_out,
-        .shared_out = g->s.shared, .n = n, .topk = s->topk, .hidden = s->hidden,
-        .expert_inner = s->expert_inner, .late = late,
-    };
-    dim3 up(ceil_div(inner, TILE_ROWS), pairs + shared);
-    dim3 down(ceil_div(s->hidden, TILE_ROWS), pairs + shared);
+    struct step_experts a = {};
 
-    if (n <= 8) {
-        launch_early(g, gate_up_kernel<1>, up, GATE_WARPS * WARP, 0, a);
-        launch_early(g, down_kernel<1>, down, DOWN_WARPS * WARP, 0, a);
-    } else {
-        launch_early(g, gate_up_kernel<2>, up, GATE_WARPS * WARP, 0, a);
-        launch_early(g, down_kernel<2>, down, DOWN_WARPS * WARP, 0, a);
-    }
+    a.h = g->s.h;
+    a.inner = g->s.inner;
+    a.shared_inner = g->s.inner + (size_t)n * s->topk * s->expert_inner;
+    a.out = g->s.pair_out;
+    a.shared_out = g->s.shared;
+    a.n = n;
+    a.topk = s->topk;
+    a.hidden = s->hidden;
+    a.expert_inner = s->expert_inner;
+    return a;
+}
+
+/* n is a template's business: 8 or 16 tokens. */
+static void queue_gate_up(struct gpu *g, const struct step_experts &a, dim3 blocks, bool early)
+{
+    if (!early)
+        (a.n <= 8 ? gate_up_kernel<1> : gate_up_kernel<2>)<<<blocks, GATE_WARPS * WARP, 0,
+                                                            g->stream>>>(a);
+    else
+        launch_early(g, a.n <= 8 ? gate_up_kernel<1> : gate_up_kernel<2>, blocks,
+                     GATE_WARPS * WARP, 0, a);
+    LAUNCHED(g);
+}
+
+static void queue_down(struct gpu *g, const struct step_experts &a, dim3 blocks)
+{
+    launch_early(g, a.n <= 8 ? down_kernel<1> : down_kernel<2>, blocks, DOWN_WARPS * WARP, 0, a);
+}
+
+void queue_step_experts(struct gpu *g, int layer, int n)
+{
+    const struct shape *s = &g->shape;
+    struct step_experts a = experts_of(g, n);
+    int inner = s->expert_inner > s->shared_inner ? s->expert_inner : s->shared_inner;
+    int many = n * s->topk + (s->shared_inner > 0);
+
+    a.pair = g->s.pair;
+    a.shared = g->layer[layer].ffn;
+    queue_gate_up(g, a, dim3(ceil_div(inner, TILE_ROWS), many), true);
+    queue_down(g, a, dim3(ceil_div(s->hidden, TILE_ROWS), many));
+}
+
+/* Behind two branches, so that the first of them cannot begin early. */
+void queue_late_experts(struct gpu *g, int n)
+{
+    const struct shape *s = &g->shape;
+    struct step_experts a = experts_of(g, n);
+
+    a.pair = g->s.late;
+    queue_gate_up(g, a, dim3(ceil_div(s->expert_inner, TILE_ROWS), n * s->topk), false);
+    queue_down(g, a, dim3(ceil_div(s->hidden, TILE_ROWS), n * s->topk));
 }

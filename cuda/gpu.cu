@@ -82,6 +82,7 @@ static void lay_out_scratch(struct gpu *g, struct layout *l)
     g->s.route_weight = (float *)take(l, n * s->topk, sizeof(float));
     g->s.lists = (uint8_t *)take(l, wave_bytes(g), 1);
     g->s.pair = (struct pair *)take(l, steps * s->topk, sizeof(struct pair));
+    g->s.late = (struct pair *)take(l, steps * s->topk, sizeof(struct pair));
     g->s.step_id = (uint16_t *)take(l, s->layers * steps * s->topk, sizeof(uint16_t));
     g->s.step_weight = (float *)take(l, s->layers * steps * s->topk, sizeof(float));
     g->s.logits = (float *)take(l, steps * s->vocab, sizeof(float));
@@ -314,8 +315,11 @@ static void take_streams(struct gpu *g)
 {
     TRY(g, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking));
     TRY(g, cudaStreamCreateWithFlags(&g->copy, cudaStreamNonBlocking));
+    TRY(g, cudaStreamCreateWithFlags(&g->beside, cudaStreamNonBlocking));
     TRY(g, cudaEventCreateWithFlags(&g->table_used, cudaEventDisableTiming));
     TRY(g, cudaEventCreateWithFlags(&g->staged, cudaEventDisableTiming));
+    TRY(g, cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming));
+    TRY(g, cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming));
     TRY(g, cudaEventCreate(&g->begin));
     TRY(g, cudaEventCreate(&g->end));
     for (int i = 0; i < g->c.slots; i++)
@@ -414,7 +418,7 @@ void gpu_close(struct gpu *g)
     for (int i = 0; g->slot_done && i < g->c.slots; i++)
         if (g->slot_done[i])
             cudaEventDestroy(g->slot_done[i]);
-    cudaEvent_t events[] = { g->table_used, g->staged, g->begin, g->end };
+    cudaEvent_t events[] = { g->table_used, g->staged, g->begin, g->end, g->fork, g->join };
     for (cudaEvent_t ev : events)
         if (ev)
             cudaEventDestroy(ev);
@@ -422,6 +426,8 @@ void gpu_close(struct gpu *g)
         cudaStreamDestroy(g->stream);
     if (g->copy)
         cudaStreamDestroy(g->copy);
+    if (g->beside)
+        cudaStreamDestroy(g->beside);
     cudaFree(g->arena);
     cudaFreeHost(g->mapped);
     cudaFreeHost(g->staging);

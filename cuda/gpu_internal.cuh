@@ -51,12 +51,12 @@ struct kv_layer {
     int rows;                           /* position p lies in row p % rows */
 };
 
-/* One (token, expert) of a step, resolved by the router: absent where slot < 0. */
+/* One (token, expert) of a step, resolved by the router: absent where slot < 0.  Of absent ones
+ * those that an offer brings stand in a list of their own, which knows no weights. */
 struct pair {
     struct ffn ffn;
     float weight;
     int slot;
-    bool late;                          /* absent, until an offer brought the expert */
 };
 
 /* Bytes that offer.cu brings from pinned memory. */
@@ -118,7 +118,7 @@ struct scratch {
     bf16 *ordered;                      /* [batch][hidden], h as grouped.cu takes it */
     float *pair_out;                    /* [pairs][hidden] */
     uint8_t *lists;                     /* wave_bytes() */
-    struct pair *pair;                  /* [GPU_STEP_TOKENS][topk] of a step */
+    struct pair *pair, *late;           /* [GPU_STEP_TOKENS][topk] of a step */
     uint16_t *step_id;                  /* [layers][GPU_STEP_TOKENS][topk], for the host */
     float *step_weight;
     float *logits;                      /* [GPU_STEP_TOKENS][vocab] */
@@ -139,9 +139,10 @@ enum { CHANGES = 8192, MAX_SMS = 192 };
 struct gpu {
     struct gpu_config c;
     struct shape shape;
-    cudaStream_t stream, copy;
+    cudaStream_t stream, copy, beside;  /* beside: a branch of a recorded step */
     cudaEvent_t table_used;             /* all that read the table before its last change */
     cudaEvent_t begin, end;             /* of gpu_time() */
+    cudaEvent_t fork, join;             /* of a branch */
     cudaEvent_t *slot_done;             /* [slots]: the last copy into it or out of it */
     bool *slot_waited;                  /* [slots]: the compute stream already waits for it */
     int sms, pairs;
@@ -282,6 +283,7 @@ struct addition {
     const float *shared;                /* [n][hidden] */
     const float *routed;                /* [n][hidden], times scale */
     const struct pair *pair;            /* [n][topk] of a step, with pair_out [n][topk][hidden] */
+    const struct pair *late;            /* [n][topk], or NULL: without offers */
     const float *pair_out;
     const uint32_t *awaited;            /* sequence of the CPU's share, or 0 */
     const struct mailbox *box;
@@ -316,11 +318,12 @@ size_t attend_partial_floats(const struct gpu *g);
 /* router.cu */
 void queue_router(struct gpu *g, int layer, int n, bool step);
 
-/* experts.cu; late: those that an offer has brought, without the shared expert. */
-void queue_step_experts(struct gpu *g, int layer, int n, bool late);
+/* experts.cu: seated experts and the shared one; those that an offer has brought. */
+void queue_step_experts(struct gpu *g, int layer, int n);
+void queue_late_experts(struct gpu *g, int n);
 
-/* offer.cu: wait for the host's offers, and bring those experts. */
-void queue_offers(struct gpu *g, int layer, int n);
+/* offer.cu: wait for the host's offers, and bring those experts, on a stream beside. */
+void queue_offers(struct gpu *g, cudaStream_t stream, int layer, int n);
 
 /* grouped.cu: ordered = h; pair_out = down(silu(gate(h)) * up(h)) of each pair; and routed +=
  * its weighted sum.  Columns, rounded up to what a row takes. */

@@ -74,7 +74,8 @@ static __device__ float4 sum_pairs(const struct addition &a, size_t t, size_t i,
         for (int k = 0; k < RUN; k++) {
             const struct pair *p = &a.pair[t * a.topk + first + k];
 
-            if (first + k < a.topk && p->slot >= 0)
+            if (first + k < a.topk &&
+                (p->slot >= 0 || (a.late && a.late[t * a.topk + first + k].slot >= 0)))
                 add(sum, out[k], p->weight);
         }
     }

@@ -1,5 +1,5 @@
 /* Experts that the host offers to a step: read from pinned memory through PCIe, by multiprocessors
- * that have nothing else to do, into slots.  The pairs that wanted them are then seated. */
+ * that have nothing else to do, into slots; and which pairs wanted them. */
 #include "cuda/mailbox.cuh"
 #include "cuda/ticket.cuh"
 
@@ -10,7 +10,7 @@ struct taking {
     const struct offers *offers;        /* mapped */
     const uint32_t *awaited;            /* sequence of the share, or 0 */
     struct patience patience;
-    struct pair *pair;                  /* [pairs] */
+    struct pair *late;                  /* [pairs] */
     const uint16_t *id;                 /* [pairs] */
     unsigned *ticket;
     int pairs;
@@ -85,23 +85,22 @@ static __device__ void read_words(void *to, const void *from, size_t bytes)
         ((uint2 *)to)[i] = read_host((const uint2 *)from + i);
 }
 
-/* Pairs that wanted what is offered are no longer absent: the kernel behind this one finds the
- * experts in their slots. */
-static __device__ void seat_pairs(const struct taking &t, int experts)
+/* Which pairs wanted what is offered: the kernels behind find the experts in their slots. */
+static __device__ void list_late(const struct taking &t, int experts)
 {
     __shared__ struct offered o[GPU_OFFERS];
 
     read_words(o, t.offers->expert, experts * sizeof(*o));
     __syncthreads();
     for (int i = threadIdx.x; i < t.pairs; i += blockDim.x) {
-        struct pair *p = &t.pair[i];
+        struct pair *p = &t.late[i];
 
-        for (int x = 0; p->slot < 0 && x < experts; x++) {
+        p->slot = -1;
+        for (int x = 0; x < experts; x++) {
             if (o[x].id != t.id[i])
                 continue;
             p->ffn = o[x].ffn;
             p->slot = o[x].slot;
-            p->late = true;
         }
     }
 }
@@ -113,36 +112,34 @@ __global__ static void __launch_bounds__(OFFER_THREADS) offer_kernel(const struc
     uint32_t want;
     long long start = 0;
 
-    begin_in_order();
     want = *t.awaited;
-    if (!want)
-        return;
     if (threadIdx.x == 0) {
         count = make_uint2(0, 0);
-        if (wait_for_host(&t.patience.box->offer, want, t.patience))
+        if (want && wait_for_host(&t.patience.box->offer, want, t.patience))
             count = read_host((const uint2 *)&t.offers->experts);
         start = clock_ns();
     }
     __syncthreads();
+    if (blockIdx.x == 0)
+        list_late(t, count.x);
     if (!count.x)
         return;
     read_words(stretch, t.offers->stretch, count.y * sizeof(*stretch));
     __syncthreads();
     for (int i = 0; i < (int)count.y; i++)
         copy_stretch(stretch[i]);
-    if (blockIdx.x == 0)
-        seat_pairs(t, count.x);
     if (last_block(t.ticket, gridDim.x) && threadIdx.x == 0)
         *(volatile long long *)&t.patience.box->fetch_ns = clock_ns() - start;
 }
 
-void queue_offers(struct gpu *g, int layer, int n)
+void queue_offers(struct gpu *g, cudaStream_t stream, int layer, int n)
 {
     struct taking t = {
         .offers = g->offers_dev, .awaited = g->epoch + 1, .patience = patience_of(g),
-        .pair = g->s.pair, .id = g->s.step_id + (size_t)layer * GPU_STEP_TOKENS * g->shape.topk,
+        .late = g->s.late, .id = g->s.step_id + (size_t)layer * GPU_STEP_TOKENS * g->shape.topk,
         .ticket = g->s.ticket + ATTEND_TICKETS, .pairs = n * g->shape.topk,
     };
 
-    launch_early(g, offer_kernel, dim3(OFFER_BLOCKS), OFFER_THREADS, 0, t);
+    offer_kernel<<<OFFER_BLOCKS, OFFER_THREADS, 0, stream>>>(t);
+    LAUNCHED(g);
 }

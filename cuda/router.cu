@@ -141,7 +141,6 @@ static __device__ void resolve_pairs(const struct selection &s, const struct rou
     if (k < r.topk) {
         p.pair[first + k].weight = p.step_weight[first + k] = r.weight[first + k];
         p.pair[first + k].slot = s.seat[s.id[k]];
-        p.pair[first + k].late = false;
         p.step_id[first + k] = (uint16_t)s.id[k];
     }
     for (int i = threadIdx.x; i < r.topk * WORDS; i += blockDim.x) {

@@ -14,12 +14,13 @@ struct patience patience_of(const struct gpu *g)
 }
 
 /* What the kernel after a sparse layer adds: its experts, the CPU's share, the shared expert. */
-static struct addition experts_of(struct gpu *g)
+static struct addition experts_of(struct gpu *g, bool offers)
 {
     struct addition a = {};
 
     a.shared = g->shape.shared_inner ? g->s.shared : NULL;
     a.pair = g->s.pair;
+    a.late = offers ? g->s.late : NULL;
     a.pair_out = g->s.pair_out;
     a.awaited = g->epoch + 1;
     a.box = g->box_dev;
@@ -43,12 +44,18 @@ static void queue_step_ffn(struct gpu *g, int layer, int n, bool offers, struct 
         return;
     }
     queue_router(g, layer, n, true);
-    queue_step_experts(g, layer, n, false);
     if (offers) {
-        queue_offers(g, layer, n);
-        queue_step_experts(g, layer, n, true);
+        TRY(g, cudaEventRecord(g->fork, g->stream));
+        TRY(g, cudaStreamWaitEvent(g->beside, g->fork, 0));
+        queue_offers(g, g->beside, layer, n);
+        TRY(g, cudaEventRecord(g->join, g->beside));
     }
-    *add = experts_of(g);
+    queue_step_experts(g, layer, n);
+    if (offers) {
+        TRY(g, cudaStreamWaitEvent(g->stream, g->join, 0));
+        queue_late_experts(g, n);
+    }
+    *add = experts_of(g, offers);
 }
 
 static void queue_step(struct gpu *g, int n, bool offers)

@@ -69,7 +69,7 @@ static size_t queue_one(struct gpu *g, const struct gpu_timing *t, int layer)
     case GPU_TIME_EXPERTS:
         /* With the router: the experts' weights then come from another layer each time. */
         queue_router(g, layer, t->tokens, true);
-        queue_step_experts(g, layer, t->tokens, false);
+        queue_step_experts(g, layer, t->tokens);
         return experts_bytes(g, layer, t->tokens) + gpu_matrix_bytes(&g->layer[layer].router);
     case GPU_TIME_NORM:
         add.delta = g->s.delta;

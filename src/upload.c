@@ -1,17 +1,17 @@
 /* How many experts are offered: as many as make both sides end together, by what an expert has
- * cost either of them lately.  Whether any are: steps with and without offers are compared by
- * what their layers cost, and one step in PROBE goes the other way, to know. */
+ * cost either of them lately.  Whether any are: layers with and without offers are compared by
+ * the time from one share to the next, and one step in PROBE goes the other way, to know. */
 #include "src/upload.h"
 
 #include <math.h>
 
 enum { PROBE = 64, FIRST_TRIES = 16 };
 
-static const double FADE = 0.99;                /* of a cost, a layer */
+static const double FADE = 0.998;               /* of a cost, a layer */
 static const double WEIGHT = 0.05;              /* of the latest measurement */
 static const double GAIN = 0.97;                /* what offers must bring to be made */
 
-/* The kernels behind the fetch, and that the host is told of nothing: measured on an H200. */
+/* The list on its way to the GPU, and the kernels behind the fetch. */
 static const double LATE_SECONDS = 8e-6;
 
 void upload_open(struct upload *u, const struct upload_config *c)
@@ -96,6 +96,7 @@ int upload_offer(struct upload *u, int layer, struct chosen *c, struct route *r,
     struct gpu_offer offer[GPU_OFFERS];
     int here = 0, want, kept = 0;
 
+    u->start = clock_now();
     u->experts = c->n;
     u->missed += c->n;
     u->offered = 0;
@@ -136,17 +137,14 @@ static void blend(double *mean, double value)
 
 void upload_settle(struct upload *u)
 {
-    double fetch = u->offered ? gpu_fetch_seconds(u->c.gpu) : 0;
     int left = u->experts - u->offered;
 
     for (int i = 0; i < u->offered; i++)
         experts_return(u->c.experts, FEED_LOAN + i);
     if (u->experts && u->cpu >= 0) {
-        double late = u->offered ? fetch + LATE_SECONDS : 0;
-
-        add(u->now ? &u->with : &u->without, fmax(u->cpu, late), u->experts);
+        add(u->now ? &u->with : &u->without, clock_now() - u->start, u->experts);
         if (u->offered)
-            blend(&u->fetch_seconds, fetch / u->offered);
+            blend(&u->fetch_seconds, gpu_fetch_seconds(u->c.gpu) / u->offered);
         if (u->offered && left)
             blend(&u->cpu_seconds, u->cpu / left);
     }

@@ -30,6 +30,7 @@ struct upload {
     double carry;                       /* of a fixed share: the part of an expert left over */
     /* Of the share in progress. */
     int experts, offered;
+    double start;                       /* when it came */
     double cpu;                         /* seconds; below 0: not worth learning from */
 };
 

@@ -684,6 +684,37 @@ static void check_seats(void)
     gpu_close(g);
 }
 
+/* Keys and values that are all zero, as a cleared cache has them: all keys weigh the same, and the
+ * answer is a number.  By a step, and by a batch. */
+static void check_zeros(enum gpu_kv kv)
+{
+    struct toy t;
+    struct gpu_config c;
+    struct gpu *g;
+    int32_t token[5] = { 5, 6, 7, 8, 9 };
+    struct batch one = { token, 1, 200 }, five = { token, 5, 300 };
+    float *x = toy_memory(1003 * 4);
+    struct err e = { "" };
+    bool finite = true;
+    int rc;
+
+    small_toy(&t, W_INT4);
+    c = toy_config(&t, 512, 16, kv);
+    g = open_toy(&t, &c, 24);
+    must(gpu_capture(g, 1, &e), &e);
+    rc = run_step(&t, g, &one, x, &e);
+    ok(rc >= 0, "%s: a step over zeros: %d %s", caches[kv], rc, e.text);
+    gpu_embed(g, &five);
+    for (int i = 0; i < t.s.layers; i++)
+        gpu_attention(g, i);
+    x = toy_memory((size_t)(5 * t.s.hidden) * 4);
+    must(gpu_read_hidden(g, x, &e), &e);
+    for (int i = 0; i < 5 * t.s.hidden; i++)
+        finite &= isfinite(x[i]) != 0;
+    ok(finite, "%s: a batch over zeros", caches[kv]);
+    gpu_close(g);
+}
+
 /* A CPU that never answers: the step ends with an error, and the next one works. */
 static void check_watchdog(void)
 {
@@ -789,6 +820,8 @@ int main(int argc, char **argv)
     check_seats();
     if (on_gpu)
         check_watchdog();
+        for (int kv = 0; kv < GPU_KV_TYPES; kv++)
+            check_zeros((enum gpu_kv)kv);
     check_limits();
     if (on_gpu && full)
         check_real();
