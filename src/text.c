@@ -8,16 +8,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Room for n more bytes and the NUL. */
-static bool text_reserve(struct text *t, size_t n)
+/* Room for n more bytes and the NUL, mostly there already. */
+static bool text_has_room(const struct text *t, size_t n)
+{
+    return t->n < t->cap && n < t->cap - t->n && !t->failed;
+}
+
+static bool text_grow(struct text *t, size_t n)
 {
     size_t need = add_sat(t->n, add_sat(n, 1)), cap = t->cap ? t->cap : 64;
     char *s;
 
     if (t->failed)
         return false;
-    if (need <= t->cap)
-        return true;
     while (cap < need)
         cap = mul_sat(cap, 2);
     s = realloc(t->s, cap);
@@ -32,7 +35,7 @@ static bool text_reserve(struct text *t, size_t n)
 
 void text_add(struct text *t, const char *s, size_t n)
 {
-    if (!text_reserve(t, n))
+    if (!text_has_room(t, n) && !text_grow(t, n))
         return;
     if (n)
         memcpy(t->s + t->n, s, n);
@@ -55,7 +58,7 @@ void text_printf(struct text *t, const char *fmt, ...)
     n = vsnprintf(NULL, 0, fmt, ap);
     if (n < 0) {
         t->failed = true;
-    } else if (text_reserve(t, (size_t)n)) {
+    } else if (text_has_room(t, (size_t)n) || text_grow(t, (size_t)n)) {
         vsnprintf(t->s + t->n, (size_t)n + 1, fmt, again);
         t->n += (size_t)n;
     }

@@ -16,6 +16,8 @@ static const char *const tag_text[TAGS] = {
     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
 };
 
+static const uint8_t tag_bytes[TAGS] = { 7, 8, 11, 12, 9, 10, 11, 12 };
+
 enum state {
     IN_START,                   /* of the thoughts: an echo of <think> is dropped */
     IN_THOUGHTS,
@@ -69,6 +71,11 @@ static void put_space(struct toolparse *t)
     t->space.n = 0;
 }
 
+static void add_tag(struct toolparse *t, enum tag tag)
+{
+    text_add(&t->raw, tag_text[tag], tag_bytes[tag]);
+}
+
 static bool is_space(char c)
 {
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
@@ -104,7 +111,7 @@ static void begin_call(struct toolparse *t)
     t->announced = false;
     t->arguments = 0;
     t->seen.n = 0;
-    text_puts(&t->raw, tag_text[CALL]);
+    add_tag(t, CALL);
 }
 
 /* What was written so far is no call. */
@@ -330,7 +337,7 @@ static void tag_in_call(struct toolparse *t, enum tag tag)
 {
     bool good = false;
 
-    text_puts(&t->raw, tag_text[tag]);
+    add_tag(t, tag);
     if (t->state == IN_NAME && (tag == KEY || tag == CALL_END)) {
         good = take_name(t);
     } else if (t->state == IN_CALL && (tag == KEY || tag == CALL_END)) {
@@ -356,7 +363,7 @@ static void tag_in_call(struct toolparse *t, enum tag tag)
 
 static void end_of_value(struct toolparse *t)
 {
-    text_puts(&t->raw, tag_text[VALUE_END]);
+    add_tag(t, VALUE_END);
     if (t->state == IN_STRING)
         put(t, EVENT_ARGUMENTS, "\"", 1);
     if (t->state == IN_VALUE)
@@ -409,15 +416,15 @@ static unsigned allowed(const struct toolparse *t)
 static int grow_tag(struct toolparse *t, const char *s, size_t n, size_t *taken)
 {
     unsigned left = t->tags ? t->left : allowed(t);
+    uint8_t (*with)[256] = t->with + t->tags;
     size_t i;
 
     for (i = 0; i < n; i++) {
-        unsigned fits = left & t->with[t->tags][(uint8_t)s[i]];
+        unsigned fits = left & (*with++)[(uint8_t)s[i]];
 
         if (!fits)
             break;
         left = fits;
-        t->tags++;
         /* All end in the only '>' they have. */
         if (s[i] == '>') {
             *taken = i + 1;
@@ -426,6 +433,7 @@ static int grow_tag(struct toolparse *t, const char *s, size_t n, size_t *taken)
             return 1;
         }
     }
+    t->tags += i;
     t->left = left;
     *taken = i;
     return i < n ? -1 : 0;
@@ -447,20 +455,35 @@ static int failed(const struct toolparse *t)
            t->value.failed || t->json.failed || t->seen.failed ? -ENOMEM : 0;
 }
 
+/* The first '<', or NULL.  Pieces are mostly as long as a token, for which a look at each byte
+ * takes less time than a call. */
+static const char *find_open(const char *s, size_t n)
+{
+    size_t i, close = n < 16 ? n : 16;
+
+    for (i = 0; i < close; i++)
+        if (s[i] == '<')
+            return s + i;
+    return n > close ? memchr(s + close, '<', n - close) : NULL;
+}
+
 int toolparse_push(struct toolparse *t, const char *s, size_t n)
 {
-    size_t i = 0, taken;
+    size_t i = 0, taken, held;
     bool broken;
 
-    while (i < n && !failed(t)) {
+    while (i < n) {
         const char *next;
 
-        if (!t->tags) {
-            next = memchr(s + i, '<', n - i);
-            /* No tag has a second '<', so of a run only the last can begin one. */
+        /* Of a run of '<' only the last can begin a tag, since no tag has a second one; which of
+         * them waits for what follows makes no difference. */
+        if (!t->tags || (t->tags == 1 && s[i] == '<')) {
+            held = t->tags;
+            t->tags = 0;
+            next = find_open(s + i, n - i);
             while (next && next + 1 < s + n && next[1] == '<')
                 next++;
-            plain(t, s + i, next ? (size_t)(next - s) - i : n - i);
+            plain(t, s + i, (next ? (size_t)(next - s) - i : n - i) + held);
             if (!next)
                 break;
             i = (size_t)(next - s);
@@ -507,7 +530,7 @@ int toolparse_open(struct toolparse **out, const struct toolparse_options *o, st
     t->state = o->thinking ? IN_START : IN_TEXT;
     t->fresh = true;
     for (int tag = 0; tag < TAGS; tag++)
-        for (int at = 0; tag_text[tag][at]; at++)
+        for (int at = 0; at < tag_bytes[tag]; at++)
             t->with[at][(uint8_t)tag_text[tag][at]] |= (uint8_t)(1 << tag);
     *out = t;
     return 0;

@@ -85,15 +85,17 @@ int main(void)
     for (size_t i = 0; s && i < sizeof(kind) / sizeof(*kind); i++) {
         size_t n = strlen(kind[i].piece);
         double whole, fours, half;
+        bool met;
 
         for (size_t at = 0; at < BYTES; at++)
             s[at] = kind[i].piece[at % n];
         whole = seconds(node, s, BYTES, BYTES, kind[i].thinking);
         fours = seconds(node, s, BYTES, 4, kind[i].thinking);
         half = seconds(node, s, BYTES / 2, BYTES / 2, kind[i].thinking);
-        missed += BYTES / whole < 100e6;
+        met = BYTES / whole >= 100e6 && BYTES / fours >= 100e6;
+        missed += !met;
         printf("%-16s %5.0f MB/s %5.0f MB/s %10.2f %8s\n", kind[i].name, BYTES / whole / 1e6,
-               BYTES / fours / 1e6, whole / (2 * half), BYTES / whole < 100e6 ? "missed" : "met");
+               BYTES / fours / 1e6, whole / (2 * half), met ? "met" : "missed");
     }
     cJSON_Delete(node);
     free(s);
