@@ -103,6 +103,18 @@ bool automaton_final(const struct automaton *a, const struct threads *t)
     return false;
 }
 
+bool automaton_same(const struct automaton *a, const struct threads *x, const struct threads *y)
+{
+    int i;
+
+    if (x->n != y->n)
+        return false;
+    for (i = 0; i < x->n; i++)
+        if (memcmp(&a->frame[x->top[i]], &a->frame[y->top[i]], sizeof(*a->frame)) != 0)
+            return false;
+    return true;
+}
+
 uint32_t automaton_mark(const struct automaton *a)
 {
     return a->frames;
@@ -177,11 +189,18 @@ void automaton_skip(struct automaton *a, uint32_t top, const uint8_t *byte, int 
 
     f.text = (uint8_t)s;
     if (is->kind != SCHEMA_OBJECT)
-        f.count += characters;
+        automaton_count(is, &f, characters);
     for (i = 0; is->kind == SCHEMA_OBJECT && i < n; i++)
         f.hash = automaton_hash(f.hash, byte[i]);
     if (is->kind == SCHEMA_OBJECT || f.count <= is->max)
         automaton_emit(a, &f, out);
+}
+
+bool automaton_in_key(const struct automaton *a, uint32_t top)
+{
+    const struct frame *f = &a->frame[top];
+
+    return a->s->node[f->node].kind == SCHEMA_OBJECT && f->state == MEMBERS_KEY;
 }
 
 bool automaton_failed(const struct automaton *a)

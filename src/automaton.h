@@ -34,6 +34,9 @@ void automaton_step(struct automaton *a, const struct threads *from, uint8_t b,
 /* The value is complete. */
 bool automaton_final(const struct automaton *a, const struct threads *t);
 
+/* Their frames are equal, so that the same is allowed behind them. */
+bool automaton_same(const struct automaton *a, const struct threads *x, const struct threads *y);
+
 /* What was stepped since a mark is forgotten. */
 uint32_t automaton_mark(const struct automaton *a);
 void automaton_release(struct automaton *a, uint32_t mark);
@@ -50,6 +53,10 @@ bool automaton_text(const struct automaton *a, uint32_t top, enum trie_text *tex
  * characters begin and which lead to state s; none where those are too many. */
 void automaton_skip(struct automaton *a, uint32_t top, const uint8_t *byte, int n,
                     uint32_t characters, enum textstep s, struct threads *out);
+
+/* Whether the thread is inside of a key.  There every byte matters, and not only how many
+ * characters they are: one key must not come twice. */
+bool automaton_in_key(const struct automaton *a, uint32_t top);
 
 /* Out of memory: what was answered since is not to be relied on. */
 bool automaton_failed(const struct automaton *a);

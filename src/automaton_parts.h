@@ -40,6 +40,15 @@ static inline uint64_t automaton_hash(uint64_t hash, uint8_t b)
     return (hash ^ b) * 0x100000001b3;
 }
 
+/* So many more items or characters.  Where there may be any number of them, those above the least
+ * are not counted: states that go on alike are equal. */
+static inline void automaton_count(const struct schema_node *n, struct frame *f, uint32_t more)
+{
+    f->count += more;
+    if (n->max == UINT32_MAX && f->count > n->min)
+        f->count = n->min;
+}
+
 /* One more thread with this top, unless there is such a one. */
 void automaton_emit(struct automaton *a, const struct frame *f, struct threads *out);
 

@@ -17,7 +17,7 @@ struct frame automaton_popped(const struct automaton *a, const struct frame *f)
         p.state = DOCUMENT_END;
         break;
     case SCHEMA_ARRAY:
-        p.count++;
+        automaton_count(&a->s->node[p.node], &p, 1);
         p.state = MEMBERS_AFTER;
         break;
     case SCHEMA_ARGUMENTS:
@@ -143,7 +143,7 @@ static void take_string(struct automaton *a, const struct schema_node *n, struct
         if (f.count >= n->min)
             emit_popped(a, &f, out);
     } else {
-        f.count += begins;
+        automaton_count(n, &f, begins);
         if (f.count <= n->max)
             automaton_emit(a, &f, out);
     }
@@ -163,7 +163,7 @@ static void take_raw(struct automaton *a, const struct schema_node *n, struct fr
             emit_popped(a, &f, out);
         return;
     }
-    f.count += f.at;
+    automaton_count(n, &f, f.at);
     f.at = 0;
     if (f.count > n->max || !b)
         return;
@@ -173,7 +173,7 @@ static void take_raw(struct automaton *a, const struct schema_node *n, struct fr
             automaton_emit(a, &f, out);
         return;
     }
-    f.count += f.text == TEXT_GROUND;
+    automaton_count(n, &f, f.text == TEXT_GROUND);
     next = textstep_utf8((enum textstep)f.text, b);
     f.text = (uint8_t)next;
     if (next != TEXT_BAD && f.count <= n->max)

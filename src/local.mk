@@ -49,6 +49,7 @@ src_libengine_a_SOURCES += src/schema_calls.c src/schema_finish.c src/textstep.h
 src_libengine_a_SOURCES += src/tokentrie.h src/tokentrie.c
 src_libengine_a_SOURCES += src/automaton.h src/automaton_parts.h
 src_libengine_a_SOURCES += src/automaton.c src/automaton_step.c
+src_libengine_a_SOURCES += src/memo.h src/memo.c
 src_libengine_a_SOURCES += src/constrain.h src/constrain.c
 src_libengine_a_SOURCES += src/request_schema.h src/request_schema.c
 src_libengine_a_SOURCES += src/http_head.h src/http_head.c

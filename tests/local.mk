@@ -463,3 +463,8 @@ TESTS          += tests/t_serve_faults
 tests_t_serve_faults_SOURCES  = tests/t_serve_faults.c tests/serve.h tests/serve.c
 tests_t_serve_faults_SOURCES += tests/files.h tests/tap.h
 tests_t_serve_faults_LDADD    = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_memo
+TESTS          += tests/t_memo
+tests_t_memo_SOURCES = tests/t_memo.c tests/tap.h
+tests_t_memo_LDADD   = $(ENGINE_LIBS)

@@ -13,7 +13,7 @@
 #include <math.h>
 
 enum { VOCAB = 4096, TOKENS_MAX = 300, DOCUMENTS = 150, EOS = 2, THINK_END = 19,
-       CALL = 25 };
+       CALL = 25, CALL_END = 26 };
 
 static struct err e;
 static struct tokenizer *tokenizer;
@@ -121,6 +121,12 @@ static const char *const documents[] = {
     "\"type\":\"object\",\"properties\":"
     "{\"kind\":{\"enum\":[\"y\",\"yy\"]},\"p\":{\"type\":\"string\"}},\"required\":[\"kind\"]},{"
     "\"type\":\"integer\"}]}}",
+    /* Side by side, and of different lengths. */
+    "{\"anyOf\":[{\"properties\":{\"p\":{\"type\":\"string\",\"maxLength\":3}},\"required\":["
+    "\"p\"]},{\"properties\":{\"p\":{\"type\":\"string\",\"minLength\":2},\"q\":{\"type\":"
+    "\"number\"}},\"required\":[\"p\",\"q\"]},{\"properties\":{\"p\":{\"type\":\"string\"},"
+    "\"r\":{}},\"required\":[\"p\"],\"additionalProperties\":false}]}",
+    "{\"type\":\"array\",\"minItems\":3,\"items\":{\"type\":\"string\",\"minLength\":2}}",
 };
 
 static void document(const char *text)
@@ -231,67 +237,121 @@ static void calls(enum constraint_kind kind, const char *name, bool thinking)
     cJSON_Delete(tools);
 }
 
-/* The mask against every token by itself. */
-static void exact(const char *text)
+/* What the bytes of a token lead to, byte by byte. */
+static void step_token(struct automaton *a, struct threads *t, int32_t id)
 {
-    struct constraint_options o = { .kind = CONSTRAIN_DOCUMENT, .tokenizer = tokenizer,
-                                    .trie = trie, .vocab = VOCAB, .eos = &(int32_t){ EOS },
-                                    .eos_count = 1 };
-    cJSON *schema = json_parse(text, strlen(text), &JSON_REQUEST, &e);
-    const uint64_t *allowed;
-    struct automaton *a = NULL;
-    struct constraint *c = NULL;
-    struct schema *s = NULL;
-    struct threads t;
-    int i, id, wrong = 0;
+    size_t n = 0, i;
+    const char *s = tokenizer_bytes(tokenizer, id, &n);
 
-    if (!schema_open(&s, schema, "schema", &e) && !automaton_open(&a, s, &e)) {
-        o.schema = s;
-        wrong = constraint_open(&c, &o, &e);
-        automaton_start(a, &t);
+    for (i = 0; i < n; i++) {
+        struct threads next;
+
+        automaton_step(a, t, (uint8_t)s[i], &next);
+        *t = next;
     }
+}
+
+/* How many bits of the mask are not what the token by itself says; `end`: allowed where the value
+ * is complete.  The tokens that are allowed go to choice[VOCAB]. */
+static int compare(struct automaton *a, const struct threads *t, const uint64_t *allowed,
+                   int32_t end, int32_t *choice, int *choices)
+{
+    int32_t id;
+    int wrong = 0;
+
+    *choices = 0;
+    for (id = 0; id < VOCAB; id++) {
+        uint32_t mark = automaton_mark(a);
+        bool is = allowed[id >> 6] >> (id & 63) & 1, must = automaton_final(a, t);
+        struct threads at = *t;
+        size_t n = 0;
+
+        if (id != end) {
+            tokenizer_bytes(tokenizer, id, &n);
+            step_token(a, &at, id);
+            must = n && at.n && !tokenizer_added(tokenizer, id);
+            if (is)
+                choice[(*choices)++] = id;
+        }
+        automaton_release(a, mark);
+        wrong += is != must;
+    }
+    return wrong;
+}
+
+/* The mask against every token by itself, along a random value: how many masks; or -1. */
+static int exact_walk(struct automaton *a, const struct constraint_options *o)
+{
+    bool call = o->kind == CONSTRAIN_CALL;
+    struct constraint *c = NULL;
+    struct threads t;
+    int i, choices, wrong = constraint_open(&c, o, &e);
+
+    if (!wrong && call)
+        wrong = constraint_advance(c, CALL, &e);
+    automaton_start(a, &t);
     for (i = 0; i < 60 && !wrong; i++) {
-        int32_t choice[VOCAB];
-        int choices = 0;
-        size_t n = 0, j;
-        const char *bytes;
+        int32_t choice[VOCAB], id;
+        const uint64_t *allowed;
 
         wrong = constraint_mask(c, &allowed, &e);
-        for (id = 0; id < VOCAB && !wrong; id++) {
-            uint32_t mark = automaton_mark(a);
-            struct threads at = t, next;
-
-            bytes = tokenizer_bytes(tokenizer, id, &n);
-            for (j = 0; j < n; j++) {
-                automaton_step(a, &at, (uint8_t)bytes[j], &next);
-                at = next;
-            }
-            automaton_release(a, mark);
-            if (id == EOS ? (allowed[0] >> EOS & 1) != automaton_final(a, &t)
-                          : (allowed[id >> 6] >> (id & 63) & 1) !=
-                            (n && at.n && !tokenizer_added(tokenizer, id)))
-                wrong++;
-            if (id != EOS && allowed[id >> 6] >> (id & 63) & 1)
-                choice[choices++] = id;
-        }
+        if (!wrong)
+            wrong = compare(a, &t, allowed, call ? CALL_END : EOS, choice, &choices);
         if (wrong || !choices)
             break;
         id = choice[draw() % (uint32_t)choices];
         wrong = constraint_advance(c, id, &e);
-        bytes = tokenizer_bytes(tokenizer, id, &n);
-        for (j = 0; j < n; j++) {
-            struct threads next;
-
-            automaton_step(a, &t, (uint8_t)bytes[j], &next);
-            t = next;
-        }
+        step_token(a, &t, id);
         automaton_compact(a, &t);
     }
-    ok(c && !wrong, "%d masks are exact: %.60s", i, text);
     constraint_close(c);
+    return wrong ? -1 : i;
+}
+
+static void exact(struct schema *s, bool call, const char *what)
+{
+    struct constraint_options o = { .kind = call ? CONSTRAIN_CALL : CONSTRAIN_DOCUMENT,
+                                    .schema = s, .tokenizer = tokenizer, .trie = trie,
+                                    .vocab = VOCAB, .eos = &(int32_t){ EOS }, .eos_count = 1 };
+    struct automaton *a = NULL;
+    int walks, masks = automaton_open(&a, s, &e), n = masks;
+
+    for (walks = 0; walks < 2 && n >= 0; walks++) {
+        n = exact_walk(a, &o);
+        masks += n;
+    }
+    ok(n >= 0 && masks > walks, "%d masks are exact: %.60s", masks, what);
     automaton_close(a);
+}
+
+static void exact_document(const char *text)
+{
+    cJSON *node = json_parse(text, strlen(text), &JSON_REQUEST, &e);
+    struct schema *s = NULL;
+
+    ok(!schema_open(&s, node, "schema", &e), "compiles: %.60s", text);
+    if (s)
+        exact(s, false, text);
     schema_close(s);
-    cJSON_Delete(schema);
+    cJSON_Delete(node);
+}
+
+/* Of every tool alone, and of all. */
+static void exact_calls(void)
+{
+    static const char *const name[] = { "get_weather", "get", "ping", NULL };
+    cJSON *tools = json_parse(TOOLS, strlen(TOOLS), &JSON_REQUEST, &e);
+    size_t i;
+
+    for (i = 0; i < sizeof(name) / sizeof(*name); i++) {
+        struct schema *s = NULL;
+
+        ok(!schema_open_calls(&s, tools, name[i], &e), "tools compile");
+        if (s)
+            exact(s, true, name[i] ? name[i] : "any tool");
+        schema_close(s);
+    }
+    cJSON_Delete(tools);
 }
 
 static bool is_allowed(struct constraint *c, int32_t id)
@@ -364,9 +424,10 @@ int main(void)
         return done();
     phases();
     for (i = 0; i < sizeof(documents) / sizeof(*documents); i++) {
-        exact(documents[i]);
+        exact_document(documents[i]);
         document(documents[i]);
     }
+    exact_calls();
     calls(CONSTRAIN_CALLS, NULL, false);
     calls(CONSTRAIN_CALL, "get", true);
     sampler_close(sampler);
