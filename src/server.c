@@ -99,13 +99,13 @@ static void say_state(struct server *s)
     text_free(&state);
 }
 
-/* The engine is open, or never will be. */
-static void announce(struct server *s)
+/* The engine is open, or never will be: the state that was seen under the lock. */
+static void announce(struct server *s, enum server_state state)
 {
     static const char *const ready = "READY=1\nSTATUS=Serving";
     char words[256];
 
-    if (s->state == SERVER_ENDED) {
+    if (state == SERVER_ENDED) {
         event_base_loopbreak(s->base);
         return;
     }
@@ -171,7 +171,7 @@ static void look_at_news(struct server *s)
         event_add(s->on_look, &step);
     if (state != SERVER_LOADING && !s->announced) {
         s->announced = true;
-        announce(s);
+        announce(s, state);
     }
     if (state == SERVER_LOST && !s->lost)
         end_lost(s);
