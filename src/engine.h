@@ -104,8 +104,9 @@ struct eval {
     position_fn each;
     void (*progress)(void *arg, int done);      /* tokens of this call, after each chunk; or NULL */
     void *arg;
-    const atomic_int *cancel; /* non-zero stops between chunks with -ECANCELED, what was
-                                 * evaluated so far stays; may be NULL */
+    /* Non-zero stops with -ECANCELED, between chunks or between the layers of one; only a GPU's
+     * decode step is led to its end.  The chunks before stay.  May be NULL. */
+    const atomic_int *cancel;
 };
 
 /* Append tokens to the timeline.  -E2BIG where the context is full; -EDOM on values that

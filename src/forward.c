@@ -4,6 +4,8 @@
 #include "src/forward_gpu.h"
 #include "src/waves.h"
 
+#include <errno.h>
+
 /* The next layer with experts, or NULL; only where reading ahead is of use. */
 static const struct layer_weights *next_sparse(const struct runner *f, int layer, int *next)
 {
@@ -23,6 +25,11 @@ void runner_keep_route(struct runner *f, int layer, const struct route *r)
         return;
     memcpy(f->route_id + at, r->expert, n * sizeof(*r->expert));
     memcpy(f->route_weight + at, r->weight, n * sizeof(*r->weight));
+}
+
+int runner_stopped(const struct runner *f, struct err *e)
+{
+    return f->cancel && *f->cancel ? fail(e, -ECANCELED, "cancelled") : 0;
 }
 
 static int run_layer(struct runner *f, int layer, struct kv *kv, const struct batch *b,
@@ -58,8 +65,10 @@ int forward(struct runner *f, struct kv *kv, const struct batch *b, struct err *
         return forward_gpu(f, b, e);
     cpu_embed(f->cpu, &f->model->embed, b);
     for (int layer = 0; layer < f->model->shape.layers; layer++) {
-        int rc = run_layer(f, layer, kv, b, e);
+        int rc = runner_stopped(f, e);
 
+        if (!rc)
+            rc = run_layer(f, layer, kv, b, e);
         if (rc)
             return rc;
     }

@@ -4,6 +4,8 @@
 #include "cpu/cpu.h"
 #include "src/experts.h"
 
+#include <stdatomic.h>
+
 /* Seconds of a runner with a GPU; they only grow. */
 struct run_times {
     double cpu_share;                   /* the CPU computed experts, its waits for a drive too */
@@ -28,16 +30,20 @@ struct runner {
     /* Where asked for, the router's choices: [sparse layers][batch][topk].  Else NULL. */
     uint16_t *route_id;
     float *route_weight;
+    const atomic_int *cancel;           /* non-zero stops a batch between layers; or NULL */
     int batch;
 };
 
 /* Run the batch; its keys and values are then in kv (with a GPU: there), its residual stream
  * where runner_logits() wants it.  -EDOM, naming the layer, where a router's score is not
- * finite; an expert that cannot be had, by name; -EREMOTEIO where the GPU fails. */
+ * finite; an expert that cannot be had, by name; -EREMOTEIO where the GPU fails; -ECANCELED. */
 int  forward(struct runner *f, struct kv *kv, const struct batch *b, struct err *e);
 
 /* logits [n][vocab] of the batch's tokens from, from + 1, ...  Fails only with a GPU. */
 int  runner_logits(struct runner *f, int from, int n, float *logits, struct err *e);
+
+/* 0, or -ECANCELED where the batch is not to go on. */
+int  runner_stopped(const struct runner *f, struct err *e);
 
 /* What a layer's router chose: into the statistics, and to who asked for routes. */
 void runner_keep_route(struct runner *f, int layer, const struct route *r);

@@ -286,8 +286,11 @@ static int run_batch(struct runner *f, const struct batch *b, struct err *e)
     int rc = 0;
 
     gpu_embed(f->gpu, b);
-    for (int layer = 0; layer < f->model->shape.layers && !rc; layer++)
-        rc = run_layer(f, layer, e);
+    for (int layer = 0; layer < f->model->shape.layers && !rc; layer++) {
+        rc = runner_stopped(f, e);
+        if (!rc)
+            rc = run_layer(f, layer, e);
+    }
     /* What passed through must not hold slots in RAM until the next prompt: others want them. */
     if (f->feed)
         feed_cancel(f->feed);

@@ -61,7 +61,7 @@ struct job {
     bool taken;                 /* a piece of the answer exists */
     int prompt_n, cached_n, predicted_n;
 
-    /* Any thread may set it; the engine stops within a chunk or a step. */
+    /* Any thread may set it; the engine stops within a layer, or within a step of a GPU. */
     atomic_int cancel;
 
     /* Under the server's lock. */

@@ -243,6 +243,7 @@ static int run_chunk(struct session *s, const struct batch *b, const struct eval
 
     f->route_id = v->routes || s->engine->trace ? s->route_id : NULL;
     f->route_weight = s->route_weight;
+    f->cancel = v->cancel;
     if (s->written < b->pos + b->tokens)
         s->written = b->pos + b->tokens;
     rc = forward(f, &s->kv, b, e);
@@ -290,7 +291,10 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
             v->progress(v->arg, from + b.tokens);
     }
     pool_end(g->pool);
-    if (rc && rc != -ECANCELED) {
+    if (rc == -ECANCELED) {
+        /* A batch that was stopped half-way has left nothing but rows that it may have taken. */
+        session_keep(s, s->length);
+    } else if (rc) {
         wipe(s, &b);
         session_keep(s, start);
     }

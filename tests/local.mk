@@ -468,3 +468,8 @@ check_PROGRAMS += tests/t_memo
 TESTS          += tests/t_memo
 tests_t_memo_SOURCES = tests/t_memo.c tests/tap.h
 tests_t_memo_LDADD   = $(ENGINE_LIBS)
+
+check_PROGRAMS += tests/t_cancel
+TESTS          += tests/t_cancel
+tests_t_cancel_SOURCES = tests/t_cancel.c tests/files.h tests/tap.h
+tests_t_cancel_LDADD   = $(ENGINE_LIBS)
