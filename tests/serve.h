@@ -28,7 +28,10 @@ int  serve_stop(struct serving *s);
 
 /* Connect; -1 where that fails. */
 int  serve_connect(const struct serving *s);
-/* Send bytes and read until the server closes, or for `seconds`. */
+/* So many seconds, or TEST_PATIENCE times as many where that is set: with the thread sanitizer a
+ * server is ten times slower. */
+int  serve_patience(int seconds);
+/* Send bytes and read until the server closes, or is silent for serve_patience(seconds). */
 struct text serve_exchange(const struct serving *s, const char *bytes, size_t n, int seconds);
 /* POST a JSON body, read the answer's body; the status in *status. */
 struct text serve_post(const struct serving *s, const char *path, const char *body, int *status);

@@ -93,7 +93,7 @@ static int begin_stream(const struct serving *s, int i)
     return fd;
 }
 
-/* Everything until the server closes, or is silent for a minute. */
+/* Everything until the server closes, or is silent for long. */
 static struct text read_all(int fd)
 {
     struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -102,7 +102,7 @@ static struct text read_all(int fd)
     ssize_t n;
 
     text_puts(&got, "");
-    while (poll(&p, 1, 60000) > 0 && (n = recv(fd, buf, sizeof(buf), 0)) > 0)
+    while (poll(&p, 1, serve_patience(60) * 1000) > 0 && (n = recv(fd, buf, sizeof(buf), 0)) > 0)
         text_add(&got, buf, (size_t)n);
     return got;
 }
