@@ -117,7 +117,8 @@ static void add_spent(struct spent *sum, const struct spent *from, const struct 
 static int run_once(struct bench *b, const struct row *r, struct spent *sum, double *rate,
                     struct err *e)
 {
-    struct eval fill = { .rows = EVAL_NONE }, last = { .rows = EVAL_LAST, .each = ignore };
+    struct eval fill = { .rows = EVAL_NONE };
+    struct eval last = { .rows = EVAL_LAST, .lazy = true, .each = ignore };
     const int32_t *id = b->text.id;
     struct spent before, after;
     int step = r->generates ? 1 : r->tokens, rc = session_rewind(b->session, 0);

@@ -88,8 +88,9 @@ int  session_keep(struct session *s, int n);
  * stops the evaluation and is returned by it. */
 struct position {
     int index;                  /* in the timeline */
-    const float *logits;        /* [vocab] */
+    const float *logits;        /* [vocab]; NULL: see position_logits() */
     const struct route *route;  /* [sparse layers], tokens 1: where routes were asked for */
+    struct session *session;
 };
 
 typedef int (*position_fn)(void *arg, const struct position *p);
@@ -100,6 +101,7 @@ struct eval {
     enum eval_rows rows;        /* positions whose logits are computed and handed to `each` */
     bool routes;
     bool stepwise;              /* one decode step a token, as generation does */
+    bool lazy;                  /* a GPU may keep the logits until position_logits() asks */
     int mark;                   /* keep a snapshot at this length of the timeline; 0: none */
     position_fn each;
     void (*progress)(void *arg, int done);      /* tokens of this call, after each chunk; or NULL */
@@ -108,6 +110,15 @@ struct eval {
      * decode step is led to its end.  The chunks before stay.  May be NULL. */
     const atomic_int *cancel;
 };
+
+/* Inside of `each`: the logits [vocab] that were left on the GPU.  Blocks.  -EREMOTEIO. */
+int  position_logits(const struct position *p, const float **out, struct err *e);
+
+/* The same without the logits: the GPU chooses, as sampler_next() does where nothing but
+ * temperature (0: the likeliest), top_k (1 to GPU_TOP), top_p, min_p and u say what.  1: *id is
+ * chosen; 0: not here, since the logits are in p already; negative as above. */
+int  position_choose(const struct position *p, const struct gpu_choice *c, int32_t *id,
+                     struct err *e);
 
 /* Append tokens to the timeline.  -E2BIG where the context is full; -EDOM on values that
  * are not finite; an expert that cannot be read or is damaged, by name.  After any failure

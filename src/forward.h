@@ -2,6 +2,7 @@
 #define LAGUNA_FORWARD_H
 
 #include "cpu/cpu.h"
+#include "cuda/gpu.h"
 #include "src/experts.h"
 
 #include <stdatomic.h>
@@ -44,6 +45,11 @@ int  runner_logits(struct runner *f, int from, int n, float *logits, struct err 
 
 /* 0, or -ECANCELED where the batch is not to go on. */
 int  runner_stopped(const struct runner *f, struct err *e);
+
+/* Whether the last batch's logits are on a GPU that can choose from them, row by row; and its
+ * choice: temperature 0 takes the likeliest.  1, or -EREMOTEIO. */
+bool runner_chooses(const struct runner *f);
+int  runner_choose(struct runner *f, const struct gpu_choice *c, int32_t *id, struct err *e);
 
 /* What a layer's router chose: into the statistics, and to who asked for routes. */
 void runner_keep_route(struct runner *f, int layer, const struct route *r);

@@ -319,3 +319,19 @@ int forward_gpu_logits(struct runner *f, int from, int n, float *logits, struct 
     }
     return rc;
 }
+
+bool runner_chooses(const struct runner *f)
+{
+    return f->gpu && f->stepped;
+}
+
+int runner_choose(struct runner *f, const struct gpu_choice *c, int32_t *id, struct err *e)
+{
+    int rc = 0;
+
+    if (c->temperature > 0)
+        rc = gpu_sample(f->gpu, c, id, e);
+    else
+        *id = gpu_argmax(f->gpu, c->row);
+    return rc ? rc : 1;
+}

@@ -50,18 +50,43 @@ static int common_prefix(const struct state *s)
     return n;
 }
 
+/* What a GPU can choose by itself. */
+static bool is_plain(const struct generate *g, const struct sampling *p)
+{
+    return g->alternatives == SAMPLE_NO_LOGPROB && !g->constraint && !p->ban_eos && !p->biases &&
+           p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0 &&
+           (p->temperature <= 0 || (p->top_k > 0 && p->top_k <= GPU_TOP));
+}
+
+/* As position_choose(). */
+static int choose_there(struct state *s, const struct position *at, const struct sampling *p)
+{
+    double u = sampler_draw(p->seed, (uint64_t)session_length(s->session));
+    struct gpu_choice c = { 0, p->temperature, p->top_k, p->top_p, p->min_p,
+                            fminf((float)u, 0x1.fffffep-1f) };
+
+    s->next.logprob = NAN;
+    return position_choose(at, &c, &s->next.id, s->e);
+}
+
 /* Sample from a row; the alternatives stay in s->alt. */
-static int sample(struct state *s, const float *logits)
+static int sample(struct state *s, const struct position *at)
 {
     const struct generate *g = s->g;
     struct sampling p = g->sampling;
     struct history h = { g->prompt, (size_t)g->prompts, s->out->ids.id, s->out->ids.n };
+    const float *logits;
     int rc = 0;
 
     p.banned = s->shape->eos;
     p.banned_count = s->shape->eos_count;
     p.ban_eos = !g->constraint && (g->ignore_eos || (int)s->out->ids.n < g->min_tokens);
-    if (g->constraint)
+    if (is_plain(g, &p))
+        rc = choose_there(s, at, &p);
+    if (rc)
+        return rc < 0 ? rc : 0;
+    rc = position_logits(at, &logits, s->e);
+    if (!rc && g->constraint)
         rc = constraint_mask(g->constraint, &p.allowed, s->e);
     if (!rc)
         rc = sampler_next(s->sampler, &p, &h, logits, (uint64_t)session_length(s->session),
@@ -93,7 +118,7 @@ static int prompt_row(void *arg, const struct position *p)
     int rc;
 
     if (p->index == g->prompts - 1)
-        return sample(s, p->logits);
+        return sample(s, p);
     rc = sampler_next(s->sampler, &greedy, NULL, p->logits, 0, &ignored, s->alt, g->alternatives,
                       s->e);
     if (!rc) {
@@ -233,14 +258,15 @@ static int flush(struct state *s)
 
 static int step_row(void *arg, const struct position *p)
 {
-    return sample(arg, p->logits);
+    return sample(arg, p);
 }
 
 /* From the first sampled token to the last. */
 static int run_answer(struct state *s)
 {
     const struct generate *g = s->g;
-    struct eval v = { .rows = EVAL_LAST, .each = step_row, .arg = s, .cancel = g->cancel };
+    struct eval v = { .rows = EVAL_LAST, .lazy = true, .each = step_row, .arg = s,
+                      .cancel = g->cancel };
     int rc, room = engine_context(session_engine(s->session)) - g->prompts;
     int most = g->max_tokens < 0 || g->max_tokens > room ? room : g->max_tokens;
 

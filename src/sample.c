@@ -29,8 +29,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Uniform in [0, 1), the same for the same pair for ever. */
-static double uniform(uint64_t seed, uint64_t position)
+double sampler_draw(uint64_t seed, uint64_t position)
 {
     uint64_t h = mix(mix(seed + 0x9e3779b97f4a7c15) ^ mix(position + 0x632be59bd9b4e019));
 
@@ -278,7 +277,7 @@ int sampler_next(struct sampler *s, const struct sampling *p, const struct histo
     if (id < 0)
         return fail(e, -EDOM, "no token is left to choose from");
     if (p->temperature > 0)
-        id = draw(s, p, id, uniform(p->seed, position));
+        id = draw(s, p, id, sampler_draw(p->seed, position));
     *out = (struct sampled){ id, (float)(logits[id] - norm) };
     return 0;
 }

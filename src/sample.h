@@ -56,6 +56,9 @@ void sampler_close(struct sampler *s);
  * all the rest. */
 enum { SAMPLE_NO_LOGPROB = -1 };
 
+/* The draw at a position: uniform in [0, 1), the same for the same pair for ever. */
+double sampler_draw(uint64_t seed, uint64_t position);
+
 int  sampler_next(struct sampler *s, const struct sampling *p, const struct history *h,
                   const float *logits, uint64_t position, struct sampled *out,
                   struct alternative *alt, int alternatives, struct err *e);

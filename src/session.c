@@ -204,11 +204,12 @@ static int hand_out(struct session *s, const struct batch *b, const struct eval 
     for (int first = from; first < to; first += LOGIT_ROWS) {
         int n = to - first < LOGIT_ROWS ? to - first : LOGIT_ROWS;
 
-        int rc = runner_logits(&s->engine->runner, first, n, s->logits, e);
+        bool later = v->lazy && b->tokens == 1 && runner_chooses(&s->engine->runner);
+        int rc = later ? 0 : runner_logits(&s->engine->runner, first, n, s->logits, e);
 
         for (int i = 0; i < n && !rc; i++) {
-            struct position p = { b->pos + first + i, s->logits + (size_t)i * vocab,
-                                  v->routes ? route_at(s, first + i) : NULL };
+            struct position p = { b->pos + first + i, later ? NULL : s->logits + (size_t)i * vocab,
+                                  v->routes ? route_at(s, first + i) : NULL, s };
 
             rc = v->each(v->arg, &p);
         }
@@ -216,6 +217,22 @@ static int hand_out(struct session *s, const struct batch *b, const struct eval 
             return rc;
     }
     return 0;
+}
+
+/* A position without logits is the only one of its step: row 0. */
+int position_logits(const struct position *p, const float **out, struct err *e)
+{
+    struct session *s = p->session;
+    *out = p->logits ? p->logits : s->logits;
+    return p->logits ? 0 : runner_logits(&s->engine->runner, 0, 1, s->logits, e);
+}
+
+int position_choose(const struct position *p, const struct gpu_choice *c, int32_t *id,
+                    struct err *e)
+{
+    if (p->logits)
+        return 0;
+    return runner_choose(&p->session->engine->runner, c, id, e);
 }
 
 /* A snapshot that cannot be had costs speed only; a GPU's fault shows in the next chunk. */

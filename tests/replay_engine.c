@@ -258,5 +258,22 @@ int session_eval(struct session *s, const int32_t *token, int n, const struct ev
         take_order(s);
     memset(s->logits, 0, (size_t)s->engine->model->shape.vocab * sizeof(*s->logits));
     s->logits[s->answer.id[s->at++]] = 50;
-    return v->each(v->arg, &(struct position){ s->length - 1, s->logits, NULL });
+    return v->each(v->arg, &(struct position){ s->length - 1, s->logits, NULL, s });
+}
+
+int position_logits(const struct position *p, const float **out, struct err *e)
+{
+    (void)e;
+    *out = p->logits;
+    return 0;
+}
+
+int position_choose(const struct position *p, const struct gpu_choice *c, int32_t *id,
+                    struct err *e)
+{
+    (void)p;
+    (void)c;
+    (void)id;
+    (void)e;
+    return 0;
 }

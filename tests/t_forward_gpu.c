@@ -2,7 +2,7 @@
  * the answers are those of the CPU; sessions share the cache without mixing; a timeline goes back
  * to where it was.  Under --deterministic, what lies in RAM changes no bit. */
 #include "cuda/gpu.h"
-#include "src/engine.h"
+#include "src/generate.h"
 #include "src/options.h"
 #include "tests/golden.h"
 #include "tests/tap.h"
@@ -202,6 +202,48 @@ static void give_back(const int32_t *id)
     tear_down(&b);
 }
 
+/* An answer whose logits the host never sees, against one where it does, and chooses itself. */
+static void choose(const int32_t *id, const struct sampling *p)
+{
+    struct bed b;
+    struct generate g = { .prompt = id, .prompts = PROMPT, .max_tokens = 24, .sampling = *p,
+                          .alternatives = SAMPLE_NO_LOGPROB };
+    struct generation there, here;
+    struct err e = { "" };
+    int rc;
+
+    if (!set_up(&b, "ref", 4 << 20, SIZE_AUTO))
+        return;
+    rc = generate(b.s, &g, &there, &e);
+    g.alternatives = 0;
+    if (!rc)
+        rc = generate(b.s, &g, &here, &e);
+    ok(!rc && there.ids.n == here.ids.n && there.ids.n > 2 &&
+       !memcmp(there.ids.id, here.ids.id, there.ids.n * sizeof(*here.ids.id)),
+       "temperature %g, top_k %d, top_p %g, min_p %g: the GPU chooses the same %d tokens: %s",
+       (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p, (int)there.ids.n,
+       e.text);
+    generation_free(&there);
+    generation_free(&here);
+    tear_down(&b);
+}
+
+static void choose_alike(const int32_t *id)
+{
+    static const struct sampling kinds[] = {
+        { .temperature = 0, .top_p = 1, .repetition_penalty = 1 },
+        { .temperature = 0.7f, .top_p = 0.95f, .top_k = 20, .repetition_penalty = 1, .seed = 11 },
+        { .temperature = 1.3f, .top_p = 1, .top_k = GPU_TOP, .min_p = 0.01f,
+          .repetition_penalty = 1, .seed = 12 },
+        /* What a GPU does not choose by itself. */
+        { .temperature = 1, .top_p = 0.9f, .repetition_penalty = 1, .seed = 13 },
+        { .temperature = 0, .top_p = 1, .repetition_penalty = 1.2f },
+    };
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        choose(id, &kinds[i]);
+}
+
 int main(void)
 {
     struct golden deep;
@@ -223,6 +265,7 @@ int main(void)
     go_back(id);
     place_anywhere(id);
     give_back(id);
+    choose_alike(id);
     golden_close(&deep);
     return done();
 }
