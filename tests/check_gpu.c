@@ -820,8 +820,8 @@ int main(int argc, char **argv)
     check_seats();
     if (on_gpu)
         check_watchdog();
-        for (int kv = 0; kv < GPU_KV_TYPES; kv++)
-            check_zeros((enum gpu_kv)kv);
+    for (int kv = 0; kv < GPU_KV_TYPES; kv++)
+        check_zeros((enum gpu_kv)kv);
     check_limits();
     if (on_gpu && full)
         check_real();
