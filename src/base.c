@@ -36,6 +36,9 @@ int exit_status(int rc)
     case EINVAL:
         return 64;
     case EBADMSG:
+    case E2BIG:
+    case EOVERFLOW:
+    case ESTALE:
         return 65;
     case ENOENT:
     case ENOTDIR:
@@ -54,6 +57,8 @@ int exit_status(int rc)
     case EDQUOT:
         return 73;
     case EIO:
+    case ENXIO:
+    case ETIME:
     case ETIMEDOUT:
         return 74;
     case ENOMEM:

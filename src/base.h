@@ -24,9 +24,11 @@ int fail(struct err *e, int rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* The exit status of `man laguna-offload` (sysexits) for a negative errno:
- *   EINVAL usage 64 · EBADMSG bad data 65 · ENOENT, ENOTDIR, EISDIR input missing 66 ·
+ *   EINVAL usage 64 · EBADMSG bad data, E2BIG, EOVERFLOW too much of it, ESTALE a file that
+ *   has changed 65 · ENOENT, ENOTDIR, EISDIR input missing 66 ·
  *   ENODEV no GPU, EADDRINUSE 69 · ENOTRECOVERABLE bug 70 · EREMOTEIO GPU, EAGAIN threads,
- *   EMFILE, ENFILE open files 71 · ENOSPC, EROFS, EDQUOT 73 · EIO, ETIMEDOUT 74 ·
+ *   EMFILE, ENFILE open files 71 · ENOSPC, EROFS, EDQUOT 73 ·
+ *   EIO, ENXIO, ETIME the drive, ETIMEDOUT 74 ·
  *   ENOMEM, EBUSY, EINPROGRESS 75 · EACCES, EPERM 77 ·
  *   ENOTSUP settings contradict the machine 78. */
 int exit_status(int rc);

@@ -192,11 +192,11 @@ static int late(struct cache *c, const struct ticket *t, struct err *e)
         if (!s || !s->fetch)
             continue;
         fetch_cancel(c, s->fetch);
-        return fail(e, -ETIMEDOUT, "layer %d expert %d: %s: no answer to a read at %ju in %g s",
+        return fail(e, -ETIME, "layer %d expert %d: %s: no answer to a read at %ju in %g s",
                     shown_layer(c, t->layer), t->expert[i], s->fetch->read[0].from->path,
                     (uintmax_t)s->fetch->read[0].offset, c->config.limit_seconds);
     }
-    return fail(e, -ETIMEDOUT, "layer %d: no slot became free in %g s",
+    return fail(e, -ETIME, "layer %d: no slot became free in %g s",
                 shown_layer(c, t->layer), c->config.limit_seconds);
 }
 

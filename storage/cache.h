@@ -23,7 +23,7 @@ struct cache_config {
     const struct popularity *popularity;    /* read for what to evict and to warm */
     struct log *log;
     const int *layer_number;            /* [layers], for messages; NULL: as counted */
-    double limit_seconds;               /* no expert comes for so long: -ETIMEDOUT; 0: 120 s */
+    double limit_seconds;               /* no expert comes for so long: -ETIME; 0: 120 s */
     bool copies;                        /* RAM holds everything: keep what is in VRAM too */
     /* Runs f(data, i) for 0 <= i < n, in any order and on any threads, and returns when all
      * are done: for checksums, which one thread makes no faster than a drive reads.  NULL: one
@@ -76,9 +76,10 @@ void cache_request(struct cache *c, struct ticket *t);
 /* The next expert of the ticket in order of arrival, pinned: 1 and *out.  Blocks while none
  * has arrived.  0: all were handed over.  -EBUSY: experts handed over must be released first,
  * because every slot is pinned.  Otherwise why one cannot be had, with layer, expert, file
- * and offset in words: -EIO or another errno of the drive; -EBADMSG: the file has changed, or
- * came twice with bytes other than the first time; -ETIMEDOUT.  A patient ticket is told
- * -EAGAIN while none has arrived, and never -EBUSY or -ETIMEDOUT. */
+ * and offset in words: -EIO: it cannot be read; -ENXIO: the drive is gone; -ETIME: no answer
+ * for limit_seconds; -ESTALE: the file has changed; -EBADMSG: it came twice with bytes other than
+ * the first time; -ENOMEM.  A patient ticket is told -EAGAIN while none has arrived, and never
+ * -EBUSY or -ETIME. */
 int  cache_next(struct cache *c, struct ticket *t, struct resident *out, struct err *e);
 
 /* Unpin one expert that was handed over; its slot may then serve another of the ticket. */

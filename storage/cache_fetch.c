@@ -133,6 +133,25 @@ static int blame(const struct cache *c, struct fetch *f, int rc, const char *wor
                 words);
 }
 
+/* What a read's status means to a request.  The system's other errno would be taken for
+ * somebody else's further up: a drive's EREMOTEIO for the GPU's. */
+static int read_errno(int status)
+{
+    switch (-status) {
+    case ENODATA:
+        return -ESTALE;         /* the file was long enough when it was opened */
+    case ENODEV:
+    case ENXIO:
+    case ESHUTDOWN:
+        return -ENXIO;
+    case ECANCELED:
+    case ENOMEM:
+        return status;
+    default:
+        return -EIO;
+    }
+}
+
 static int judge_read(const struct cache *c, struct fetch *f, const struct read *r)
 {
     struct err words;
@@ -144,7 +163,7 @@ static int judge_read(const struct cache *c, struct fetch *f, const struct read 
         fail(&words, 0, "%s: at %ju: %s", r->from->path,
              (uintmax_t)(r->status == -ECANCELED ? r->offset : r->bad_offset),
              strerror(-r->status));
-    return blame(c, f, r->status == -ENODATA ? -EBADMSG : r->status, words.text);
+    return blame(c, f, read_errno(r->status), words.text);
 }
 
 /* Every read of the fetch is back.  What it brought is used only when all of them succeeded,

@@ -80,12 +80,12 @@ int source_check(struct source *s, struct err *e)
     struct stat st;
 
     if (fstat(s->fd, &st))
-        return fail(e, -errno, "%s: %s", s->path, strerror(errno));
+        return fail(e, -EIO, "%s: %s", s->path, strerror(errno));
     if ((uint64_t)st.st_size != s->bytes)
-        return fail(e, -EBADMSG, "%s: changed while in use: %ju bytes, was %ju", s->path,
+        return fail(e, -ESTALE, "%s: changed while in use: %ju bytes, was %ju", s->path,
                     (uintmax_t)st.st_size, (uintmax_t)s->bytes);
     if (nanoseconds(&st.st_mtim) != s->changed_ns)
-        return fail(e, -EBADMSG, "%s: written to while in use", s->path);
+        return fail(e, -ESTALE, "%s: written to while in use", s->path);
     if (!stat(s->path, &st) && (st.st_ino != s->inode || st.st_dev != s->device))
         s->replaced = true;
     return 0;

@@ -20,8 +20,9 @@ struct source {
 int  source_open(struct source *s, const char *path, bool buffered, struct err *e);
 void source_close(struct source *s);
 
-/* 0 while the open file is as it was.  -EBADMSG once its size or time of change differ: it
- * was written or cut in place.  A path that names another file now sets `replaced`. */
+/* 0 while the open file is as it was.  -ESTALE once its size or time of change differ: it
+ * was written or cut in place.  A path that names another file now sets `replaced`.
+ * -EIO where it cannot be asked. */
 int  source_check(struct source *s, struct err *e);
 
 static inline int source_fd(const struct source *s)

@@ -38,6 +38,7 @@ struct stream {
     struct flight flight[STREAM_DEPTH_MAX];
     int flying, flying_guesses, pending;
     int broken;                 /* the backend's negative errno: nothing begins any more */
+    int break_with;             /* a test's */
     bool said_buffered, said_slow, said_retry, said_region;
     struct stream_stats stats;
 };
@@ -229,6 +230,8 @@ static void begin(struct stream *s, struct read *r, double now)
     if (s->config.fault) {
         s->config.fault(s->config.fault_arg, r, r->offset + f->at, f->asked, &f->fault);
         f->ripe += f->fault.seconds;
+        if (f->fault.broken)
+            s->break_with = f->fault.broken;
         if (f->fault.at_most && f->fault.at_most < f->asked)
             f->asked = (uint32_t)align_up(f->fault.at_most, EXTENT_ALIGN);
     }
@@ -312,6 +315,13 @@ static void failed(struct stream *s, const struct flight *f, int rc)
     case ECANCELED:
         again(s, r, backoff[0]);
         break;
+    case ENODATA:               /* a sector that is lost; a file's end is no error */
+    case EREMOTEIO:
+    case EILSEQ:
+    case ENOLINK:
+    case ETIMEDOUT:
+        rc = -EIO;              /* the block layer's finer words for it */
+        /* fall through */
     case EIO:
     case ENOMEM:
         retry_device(s, r, f->at, rc);
@@ -386,7 +396,8 @@ static void answer(struct stream *s, const struct stream_done *d)
 static void collect(struct stream *s, double seconds)
 {
     struct stream_done done[STREAM_DEPTH_MAX];
-    int n = s->broken ? 0 : s->ops->wait(s->backend, done, STREAM_DEPTH_MAX, seconds);
+    int n = s->broken ? 0 : s->break_with ? s->break_with
+          : s->ops->wait(s->backend, done, STREAM_DEPTH_MAX, seconds);
 
     if (n < 0) {
         s->broken = n;
@@ -433,13 +444,17 @@ static void ripen(struct stream *s)
     }
 }
 
+/* What has not begun.  What has begun stays with the system, which may still write: whoever
+ * waits for it is told so after a time. */
 static void give_up_queued(struct stream *s)
 {
     struct list *queue[] = { &s->urgent, &s->guesses, &s->delayed };
 
     for (int i = 0; i < 3; i++)
-        for (struct read *r = list_take(queue[i]); r; r = list_take(queue[i]))
-            finish(s, r, -EREMOTEIO);
+        for (struct read *r = list_take(queue[i]); r; r = list_take(queue[i])) {
+            r->bad_offset = r->offset + r->done;
+            finish(s, r, -EIO);
+        }
 }
 
 /* How long the system may be waited for before something else is due. */
@@ -516,13 +531,11 @@ int stream_close(struct stream *s, double seconds)
         if (s->flight[i].r)
             s->flight[i].r->cancelled = true;
     give_up_queued(s);
-    while (s->flying && clock_now() < until) {
+    while (s->flying && !s->broken && clock_now() < until) {
         ripen(s);
         collect(s, patience(s, until));
-        if (!system_has_some(s) && s->flying)
+        if (!system_has_some(s) && s->flying && !s->broken)
             pass_time(patience(s, until));
-        if (s->broken)
-            break;
     }
     if (s->flying)
         return -ETIMEDOUT;

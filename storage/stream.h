@@ -21,8 +21,8 @@ struct read {
     bool speculative;       /* may wait until no other read does */
 
     /* Set when handed back: 0, -ENODATA (the file ends before `need`), -ECANCELED, -EIO
-     * (after all retries; bad_offset is the page that cannot be read), or another errno of
-     * the system. */
+     * (after all retries, where bad_offset is the page that cannot be read, or because the
+     * backend has failed), or another errno of the system. */
     int status;
     uint64_t bad_offset;
 
@@ -41,6 +41,7 @@ struct stream_fault {
     double seconds;         /* hold the answer back */
     bool twice;             /* answer a second time, as a broken kernel would */
     bool flip;              /* one bit of what has arrived is wrong */
+    int broken;             /* the backend's next answer is this negative errno, its last */
 };
 
 enum stream_backend { STREAM_AUTO, STREAM_URING, STREAM_PREADV };

@@ -207,6 +207,15 @@ static void lasting_faults(enum stream_backend backend)
     r = stream_reap(b.s, 10);
     ok(r && r->status == -EIO && r->bad_offset == 77 * PAGE, "EIO for ever names the page");
     ok(stream_stats(b.s).failed == 1 && b.plan.hits < 10, "after %d tries", b.plan.hits);
+    for (int i = 0; i < 5; i++) {
+        static const int words[] = { ENODATA, EREMOTEIO, EILSEQ, ENOLINK, ETIMEDOUT };
+
+        b.plan = (struct plan){ { .result = -words[i] }, -1, 44 * PAGE, 0, 0, 0, false };
+        submit(&b, 0, 40, 8, false);
+        r = stream_reap(b.s, 10);
+        ok(r && r->status == -EIO && r->bad_offset == 44 * PAGE && b.plan.hits > 3,
+           "%s is the drive's EIO, and is retried", strerror(words[i]));
+    }
     b.plan = (struct plan){ { .result = -ENXIO }, 1, UINT64_MAX, 0, 0, 0, false };
     submit(&b, 0, 40, 4, false);
     r = stream_reap(b.s, 10);
@@ -242,7 +251,7 @@ static void truncated(enum stream_backend backend)
     submit(&b, 0, 300, 20, false);
     r = stream_reap(b.s, 10);
     ok(r && r->status == -ENODATA, "behind the cut");
-    ok(source_check(&b.source, &e) == -EBADMSG, "noticed: %s", e.text);
+    ok(source_check(&b.source, &e) == -ESTALE, "noticed: %s", e.text);
     tear_down(&b);
     write_file();
     if (!set_up(&b, backend, 0, 100))
@@ -333,6 +342,36 @@ static void never_answered(enum stream_backend backend)
     ok(stream_close(stuck.s, 0.1) == -ETIMEDOUT && clock_now() - t < 2, "close does not hang");
 }
 
+static struct bed broken;       /* the same */
+
+static void broken_backend(enum stream_backend backend)
+{
+    struct read *r;
+    double t;
+
+    if (!set_up(&broken, backend, 1, 100))
+        return;
+    submit(&broken, 0, 0, 1, false);
+    ok(stream_reap(broken.s, 10) == &broken.read[0] && right(&broken.read[0]), "a sound one");
+    broken.plan = (struct plan){ { .broken = -EBADR }, 1, UINT64_MAX, 0, 0, 0, false };
+    for (int i = 0; i < 3; i++)
+        submit(&broken, i, (uint64_t)i + 7, 1, i == 2);
+    for (int i = 1; i < 3; i++) {
+        r = stream_reap(broken.s, 10);
+        ok(r == &broken.read[i] && r->status == -EIO && r->bad_offset == r->offset,
+           "%s is broken: read %d fails as the drive's", stream_name(broken.s), i);
+    }
+    ok(!stream_reap(broken.s, 0.05) && stream_pending(broken.s) == 1, "what it has stays there");
+    submit(&broken, 1, 3, 1, false);
+    r = stream_reap(broken.s, 10);
+    ok(r == &broken.read[1] && r->status == -EIO && broken.plan.operations == 1,
+       "nothing begins any more");
+    ok(broken.log.notices == 1 && strstr(broken.log.notice[0], "no reads any more"), "%s",
+       broken.log.notice[0]);
+    t = clock_now();
+    ok(stream_close(broken.s, 10) == -ETIMEDOUT && clock_now() - t < 2, "close does not hang");
+}
+
 int main(void)
 {
     static const enum stream_backend backend[] = { STREAM_AUTO, STREAM_PREADV };
@@ -347,6 +386,7 @@ int main(void)
     }
     refusals();
     never_answered(STREAM_AUTO);
+    broken_backend(STREAM_AUTO);
     unlink(path);
     return done();
 }
