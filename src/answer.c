@@ -68,7 +68,7 @@ int answer_prompt(const struct request *q, const struct tokenizer *t, const stru
         rc = prompt_text(q, t, shape, out, e);
     if (rc == -ENOMEM)
         return fail(e, rc, "no memory for the prompt's ids");
-    return rc || out->n ? rc : fail(e, -EBADMSG, "prompt: no tokens");
+    return rc || out->n ? rc : fail(e, -EINVAL, "prompt: no tokens");
 }
 
 static enum constraint_kind kind_of(const struct request *q)
@@ -288,7 +288,7 @@ static int run(struct answer *a, struct session *s, const struct options *o, str
         rc = toolparse_end(a->parser, a->made.finish == FINISH_STOP);
     if (rc == -ENOMEM || a->rc || a->text.failed || a->raw.failed || a->message.failed)
         rc = fail(e, -ENOMEM, "no memory for the answer");
-    return rc == -E2BIG ? -EBADMSG : rc;
+    return rc;
 }
 
 int answer_run(struct answer *a, struct session *s, const struct request *q,
@@ -310,24 +310,41 @@ int answer_run(struct answer *a, struct session *s, const struct request *q,
     return rc;
 }
 
-const char *answer_code(int rc)
+/* All that a request can end with once its body is accepted.  400: it asks for what nobody can
+ * answer; 503: the same request may be answered later. */
+static const struct outcome {
+    int error, status;
+    const char *code;
+} outcomes[] = {
+    { E2BIG,     400, "context_length_exceeded" },
+    { EINVAL,    400, "invalid_value" },        /* no tokens */
+    { EOVERFLOW, 400, "invalid_value" },        /* a split pattern never ends on this text */
+    { ENOTSUP,   400, "unsupported" },          /* calls, of a model that has none */
+    { EDOM,      500, "nonfinite_logits" },
+    { ENODATA,   500, "no_candidate" },
+    { EBADMSG,   500, "expert_data_error" },
+    { EIO,       500, "expert_io_error" },
+    { ETIMEDOUT, 500, "timeout" },              /* the GPU waited for the processor */
+    { ENXIO,     503, "expert_io_error" },      /* the drive is gone */
+    { ETIME,     503, "storage_timeout" },
+    { ESTALE,    503, "checkpoint_changed" },
+    { ENOMEM,    503, "out_of_memory" },
+    { EREMOTEIO, 503, "gpu_fault" },
+};
+
+void answer_error(struct request_error *out, int rc, const struct err *e)
 {
-    switch (-rc) {
-    case EBADMSG:
-        return "context_length_exceeded";
-    case EDOM:
-        return "nonfinite_logits";
-    case EIO:
-        return "expert_io_error";
-    case ETIMEDOUT:
-        return "timeout";
-    case ENOMEM:
-        return "out_of_memory";
-    case EREMOTEIO:
-        return "gpu_fault";
-    default:
-        return "internal";
-    }
+    static const struct outcome other = { 0, 500, "internal" };
+    const struct outcome *o = &other;
+
+    for (size_t i = 0; i < sizeof(outcomes) / sizeof(*outcomes); i++)
+        if (outcomes[i].error == -rc)
+            o = &outcomes[i];
+    *out = (struct request_error){
+        .status = o->status, .code = o->code,
+        .type = o->status < 500 ? "invalid_request_error" : "server_error",
+    };
+    snprintf(out->message, sizeof(out->message), "%s", e->text);
 }
 
 void answer_free(struct answer *a)

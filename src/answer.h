@@ -48,7 +48,7 @@ void sampling_fill(struct sampling *s, const struct generation_defaults *d, bool
                    bool deterministic);
 
 /* Append the ids of the prompt: ids as they are, text behind one BOS, a conversation as it was
- * rendered. */
+ * rendered.  -EINVAL where there are none; as tokenizer_encode(). */
 int answer_prompt(const struct request *q, const struct tokenizer *t, const struct shape *shape,
                   struct ids *out, struct err *e);
 
@@ -58,15 +58,16 @@ int answer_constraint(const struct request *q, struct engine *g, struct constrai
                       struct err *e);
 
 /* Fill *a, which answer_free() frees in any case; q, prompt and hooks must outlive it.
- * -EBADMSG where the fault is the request's (it does not fit the context); -EDOM, -EIO ...
- * where it is ours.  A cancelled answer is 0, with a->made.finish saying so. */
+ * Otherwise why there is no answer, as answer_error() tells it; a cancelled one is 0, with
+ * a->made.finish saying so. */
 int  answer_run(struct answer *a, struct session *s, const struct request *q,
                 const struct ids *prompt, const struct options *o,
                 const struct answer_hooks *hooks, struct err *e);
 void answer_free(struct answer *a);
 
-/* The code of an API's error object for what answer_run() returned. */
-const char *answer_code(int rc);
+/* What a client is told of a negative errno that answer_prompt() or answer_run() returned, and
+ * of its words: a status below 500 where the fault is the request's. */
+void answer_error(struct request_error *out, int rc, const struct err *e);
 
 /* The answer's part of a reply; id, model and created are the caller's.  Points into *a. */
 void answer_describe(struct answer *a, struct reply *r);

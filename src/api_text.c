@@ -53,14 +53,14 @@ static int tokenize_text(struct job *j, const cJSON *body, const cJSON *content)
     struct err e;
     int rc = 0;
 
-    if (cJSON_IsTrue(json_get(body, "add_special")) && bos >= 0)
-        rc = ids_push(&ids, bos);
+    if (cJSON_IsTrue(json_get(body, "add_special")) && bos >= 0 && ids_push(&ids, bos))
+        rc = fail(&e, -ENOMEM, "no memory for the ids");
     if (!rc)
         rc = tokenizer_encode(t, content->valuestring, strlen(content->valuestring), NULL,
                               special ? SPANS_ALL : 0, &ids, &e);
     if (rc) {
         free(ids.id);
-        return job_refuse(j, 503, "out_of_memory", "no memory for the ids");
+        return job_fail(j, rc, &e);
     }
     text_puts(&j->pending, "{\"tokens\":");
     text_ids(&j->pending, ids.id, ids.n);

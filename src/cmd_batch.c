@@ -9,20 +9,7 @@
 /* batch: requests in, answers out, a line each.  A line that cannot be answered gets an error
  * object; the others are answered all the same, unless the GPU is lost. */
 
-/* The error object for what went wrong after the request was accepted. */
-static void describe(struct request_error *error, int rc, const struct err *e)
-{
-    bool theirs = rc == -EBADMSG;
-
-    *error = (struct request_error){
-        .status = theirs ? 400 : 500,
-        .type = theirs ? "invalid_request_error" : "server_error",
-        .code = answer_code(rc),
-    };
-    snprintf(error->message, sizeof(error->message), "%s", e->text);
-}
-
-/* One line; what was wrong with it, or 0. */
+/* One line.  -EBADMSG where it is at fault, another negative errno where we are, or 0. */
 static int answer_line(struct session *s, const struct options *o, const char *line, size_t n,
                        struct text *out, struct err *e)
 {
@@ -36,14 +23,14 @@ static int answer_line(struct session *s, const struct options *o, const char *l
     } else {
         rc = answer_request(s, &q, o, out, e);
         if (rc)
-            describe(&error, rc, e);
+            answer_error(&error, rc, e);
     }
     request_free(&q);
     if (rc) {
         out->n = 0;
         reply_error(out, &error);
     }
-    return rc;
+    return rc && error.status < 500 ? -EBADMSG : rc;
 }
 
 static int run(struct session *s, struct input *in, struct options *o, struct err *e)

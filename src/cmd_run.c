@@ -84,7 +84,7 @@ static int converse(struct talk *t, struct err *e)
         else if (*line)
             rc = talk_say(t, line, e);
         /* A conversation outlives what does not fit it. */
-        if (rc == -EBADMSG) {
+        if (rc == -E2BIG || rc == -EOVERFLOW) {
             fprintf(stderr, "%s; /new begins another\n", e->text);
             rc = 0;
         }

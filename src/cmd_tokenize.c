@@ -103,7 +103,7 @@ static int run(struct job *j, struct input *in, struct err *e)
     }
     while ((rc = input_line(in, &line, &n, e)) > 0) {
         rc = j->o->decode ? decode_line(j, line, n, e) : encode_line(j, line, n, e);
-        if (rc == -EBADMSG)
+        if (rc == -EBADMSG || rc == -EOVERFLOW)
             rc = input_fail(in, rc, e);
         if (rc)
             return rc;

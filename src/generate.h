@@ -61,7 +61,7 @@ struct generation {
 };
 
 /* Fill *out, which generation_free() frees in any case.  -E2BIG where the prompt does not
- * fit the context, -EDOM on numbers that are not finite. */
+ * fit the context, -EDOM and -ENODATA as sampler_next(), what session_eval() returns, -ENOMEM. */
 int  generate(struct session *s, const struct generate *g, struct generation *out, struct err *e);
 void generation_free(struct generation *out);
 

@@ -52,12 +52,15 @@ void http_reply(struct conn *c, int status, const char *type, const struct text 
 
 void http_error_json(struct text *out, const char *path, const struct request_error *e)
 {
+    const char *type = e->status == 503 ? "overloaded_error"
+                     : e->status >= 500 ? "api_error" : e->type;
+
     if (strncmp(path, "/messages", 9)) {
         reply_error(out, e);
         return;
     }
     text_puts(out, "{\"type\":\"error\",\"error\":{\"type\":");
-    text_json_string(out, e->type, strlen(e->type));
+    text_json_string(out, type, strlen(type));
     text_puts(out, ",\"message\":");
     text_json_bytes(out, e->message, strlen(e->message));
     text_puts(out, "}}");

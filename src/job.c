@@ -13,6 +13,7 @@ enum {
     PING_SECONDS = 5,
     BACKLOG_BYTES = 1 << 20,    /* of a stream that the client has not taken */
     STUCK_SECONDS = 30,
+    RETRY_SECONDS = 5,          /* what a 503 asks for */
     OTHERS_MOST = 64,           /* requests that need no engine, at a time */
 };
 
@@ -55,7 +56,7 @@ static struct job *admit(struct server *s, struct conn *c, bool generates)
     struct job *j = NULL;
     enum server_state state = server_state(s);
     int most = generates ? s->o->queue + 1 : OTHERS_MOST;
-    int retry = 5;
+    int retry = RETRY_SECONDS;
 
     if (state != SERVER_READY) {
         e.code = state == SERVER_LOADING ? "loading" : state == SERVER_LOST ? "gpu_fault"
@@ -153,7 +154,7 @@ static void deliver_end(struct job *j, const struct text *out)
     else if (j->begun)
         conn_stream_end(c);
     else if (j->failed)
-        http_reply_error(c, &j->error, 0);
+        http_reply_error(c, &j->error, j->error.status == 503 ? RETRY_SECONDS : 0);
     else
         http_reply(c, 200, "application/json", out);
 }
@@ -259,6 +260,13 @@ int job_refuse(struct job *j, int status, const char *code, const char *fmt, ...
     return -EBADMSG;
 }
 
+int job_fail(struct job *j, int rc, const struct err *e)
+{
+    j->failed = true;
+    answer_error(&j->error, rc, e);
+    return -EBADMSG;
+}
+
 int job_choices(struct job *j, int n)
 {
     j->choice = calloc((size_t)n, sizeof(*j->choice));
@@ -278,14 +286,12 @@ int job_tokenize(struct job *j)
         int rc = c->q.chat ? recall_encode(s->recall, &c->q.prompt, s->tokenizer, &c->prompt, &e)
                  : answer_prompt(&c->q, s->tokenizer, &s->model->shape, &c->prompt, &e);
 
-        if (rc == -ENOMEM)
-            return job_refuse(j, 503, "out_of_memory", "%s", e.text);
         if (rc)
-            return job_refuse(j, 400, "invalid_value", "%s", e.text);
+            return job_fail(j, rc, &e);
         if (c->prompt.n <= (size_t)s->context)
             continue;
-        job_refuse(j, 400, "context_length_exceeded", "the request (%zu tokens) exceeds the "
-                   "available context size (%d tokens)", c->prompt.n, s->context);
+        job_fail(j, fail(&e, -E2BIG, "the request (%zu tokens) exceeds the available context size "
+                         "(%d tokens)", c->prompt.n, s->context), &e);
         snprintf(j->error.param, sizeof(j->error.param), c->q.chat ? "messages" : "prompt");
         j->error.n_prompt_tokens = c->prompt.n;
         j->error.n_ctx = s->context;

@@ -106,6 +106,9 @@ void job_finish(struct job *j);
 int  job_refuse(struct job *j, int status, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* It fails with what an errno and its words come to; see answer_error(). */
+int  job_fail(struct job *j, int rc, const struct err *e);
+
 /* Room for the choices and their number: -ENOMEM with job->error filled. */
 int  job_choices(struct job *j, int n);
 /* Tokenise every choice's prompt and check it against the context. */

@@ -255,12 +255,12 @@ static int match(struct splitter *s, const pcre2_code *code, const char *text, s
         return fail(s->e, -ENOMEM, "no memory to split a text");
     if (rc < 0) {
         pcre2_get_error_message(rc, words, sizeof(words));
-        return fail(s->e, -EBADMSG, "split pattern on a text of %zu bytes, offset %zu: %s", n, at,
+        return fail(s->e, -EOVERFLOW, "split pattern on a text of %zu bytes, offset %zu: %s", n, at,
                     (char *)words);
     }
     /* \K can put the start of a match anywhere before its end. */
     if (ends[0] < at || ends[1] < ends[0])
-        return fail(s->e, -EBADMSG, "split pattern: a match from %zu to %zu", (size_t)ends[0],
+        return fail(s->e, -EOVERFLOW, "split pattern: a match from %zu to %zu", (size_t)ends[0],
                     (size_t)ends[1]);
     *from = ends[0];
     *to = ends[1];

@@ -43,7 +43,7 @@ int  splitter_open(struct splitter **out, const struct pretoken *p, struct err *
 void splitter_close(struct splitter *s);
 
 /* Cut text[0..n), any bytes.  What is not valid UTF-8 makes pieces of its own.
- * -EBADMSG where a pattern backtracks beyond all measure on this text. */
+ * -EOVERFLOW where a pattern backtracks beyond all measure on this text. */
 int splitter_run(struct splitter *s, const char *text, size_t n, piece_fn piece, void *ctx,
                  struct err *e);
 

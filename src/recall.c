@@ -286,7 +286,8 @@ int recall_encode(struct recall *r, const struct prompt *p, const struct tokeniz
             continue;
         rc = encode_part(p, done, from, t, out, e);
         for (size_t i = 0; !rc && i < k->ids.n; i++)
-            rc = ids_push(out, k->ids.id[i]);
+            if (ids_push(out, k->ids.id[i]))
+                rc = fail(e, -ENOMEM, "out of memory");
         done = to;
     }
     pthread_mutex_unlock(&r->lock);

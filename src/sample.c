@@ -266,7 +266,7 @@ int sampler_next(struct sampler *s, const struct sampling *p, const struct histo
     if (broken >= 0)
         return fail(e, -EDOM, "the logit of token %d is not a finite number", broken);
     if (top < 0)
-        return fail(e, -EDOM, "no token is left to choose from");
+        return fail(e, -ENODATA, "no token is left to choose from");
     norm = alternatives == SAMPLE_NO_LOGPROB ? NAN : log_sum(logits, s->vocab, logits[top]);
     for (int i = 0, n = alternatives > 0 ? select_best(s, logits, -INFINITY, alternatives) : 0;
          i < n; i++)
@@ -275,7 +275,7 @@ int sampler_next(struct sampler *s, const struct sampling *p, const struct histo
     adjust(s, p, h, logits);
     id = argmax(s->score, s->vocab);
     if (id < 0)
-        return fail(e, -EDOM, "no token is left to choose from");
+        return fail(e, -ENODATA, "no token is left to choose from");
     if (p->temperature > 0)
         id = draw(s, p, id, sampler_draw(p->seed, position));
     *out = (struct sampled){ id, (float)(logits[id] - norm) };

@@ -50,7 +50,8 @@ int  sampler_open(struct sampler **out, int vocab, struct err *e);
 void sampler_close(struct sampler *s);
 
 /* Choose at `position` (the index of the token being chosen).  logits [vocab] are not
- * changed.  -EDOM where a logit is NaN or none is left to choose: an error, never a token.
+ * changed.  -EDOM where a logit is NaN, -ENODATA where none is left to choose: an error,
+ * never a token.
  * Where alternatives > 0, the most likely ones go to alt, best first; where it is
  * SAMPLE_NO_LOGPROB, the token's own is not computed either and is NAN: that costs as much as
  * all the rest. */

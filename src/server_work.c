@@ -128,15 +128,6 @@ static void on_token(void *job, const struct reply_token *t)
         job_flush(j, first);
 }
 
-/* What the engine's errno means for the client. */
-static void describe_failure(struct job *j, int rc, const struct err *e)
-{
-    if (rc == -EBADMSG)
-        job_refuse(j, 400, answer_code(rc), "%s", e->text);
-    else
-        job_refuse(j, rc == -ENOMEM ? 503 : 500, answer_code(rc), "%s", e->text);
-}
-
 /* The GPU has failed, and nothing can be computed any more.  What was learned is saved, who waits
  * hears of it in answer_job(), and the HTTP thread ends the server. */
 static void lose(struct server *s, int rc, const struct err *why)
@@ -229,7 +220,7 @@ static int answer_choice(struct job *j, const struct answer_hooks *hooks)
     if (!rc)
         recall_keep(s->recall, &a);
     if (rc)
-        describe_failure(j, rc, &e);
+        job_fail(j, rc, &e);
     else if (a.made.finish == FINISH_CANCELLED)
         rc = 1;
     else
@@ -248,7 +239,7 @@ static void answer_job(struct job *j)
 
     j->started = clock_now();
     if (rc)
-        job_refuse(j, 500, answer_code(rc), "%s", j->server->why.text);
+        job_fail(j, rc, &j->server->why);
     if (j->stream && j->api->begin) {
         j->api->begin(j);
         job_flush(j, true);

@@ -182,7 +182,7 @@ static int make_answer(struct talk *t, struct show *s, const struct ids *prompt,
         show_figures(t, &a);
     engine_save(t->engine);
     generation_free(&a);
-    return rc == -E2BIG ? -EBADMSG : rc;
+    return rc;
 }
 
 static int answer(struct talk *t, struct show *s, struct err *e)

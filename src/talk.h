@@ -22,7 +22,7 @@ int talk_begin(struct talk *t, struct err *e);
 
 /* Add what the person said, write the answer to stdout and its figures to stderr, and keep
  * it as the assistant's message, also where it was cancelled.  Where it fails, the person's
- * message is taken back; -EBADMSG where the conversation does not fit the context. */
+ * message is taken back; -E2BIG where the conversation does not fit the context. */
 int talk_say(struct talk *t, const char *text, struct err *e);
 
 #endif

@@ -30,7 +30,8 @@ int  tokenizer_open(struct tokenizer **out, const char *json, size_t n, const ch
 void tokenizer_close(struct tokenizer *t);
 
 /* Append the ids of text[0..n).  Added tokens are matched only inside the given spans
- * (ascending, disjoint); with spans 0 nowhere.  Linear in n but for the log of a piece. */
+ * (ascending, disjoint); with spans 0 nowhere.  Linear in n but for the log of a piece.
+ * -ENOMEM; -EOVERFLOW where a split pattern never ends on the text; *e has the words. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, const struct span *span,
                      int spans, struct ids *out, struct err *e);
 

@@ -473,3 +473,8 @@ check_PROGRAMS += tests/t_cancel
 TESTS          += tests/t_cancel
 tests_t_cancel_SOURCES = tests/t_cancel.c tests/files.h tests/tap.h
 tests_t_cancel_LDADD   = $(ENGINE_LIBS)
+## What clients are told of requests that fail.
+check_PROGRAMS += tests/t_answer
+TESTS          += tests/t_answer
+tests_t_answer_SOURCES = tests/t_answer.c tests/serve.h tests/serve.c tests/damage.h tests/tap.h
+tests_t_answer_LDADD   = $(ENGINE_LIBS)

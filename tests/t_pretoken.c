@@ -183,7 +183,7 @@ static void test_refusals(void)
            bad[i], e.text);
     ok(!pretoken_add(p, "(x+x+)+[yz]", false, SPLIT_ISOLATED, false, &e), "a bad idea compiles");
     memset(x, 'x', 4096);
-    ok(split(p, x, 4096, &t, &e) == -EBADMSG, "but ends: %s", e.text);
+    ok(split(p, x, 4096, &t, &e) == -EOVERFLOW, "but ends: %s", e.text);
     text_free(&t);
     for (i = 1; i < SPLITS_MAX; i++)
         pretoken_add(p, "a", false, SPLIT_ISOLATED, false, &e);

@@ -197,7 +197,8 @@ static void test_faults(struct sampler *s, float *logits)
     ok(sampler_next(s, &p, NULL, logits, 0, &out, NULL, 0, &e) == -EDOM, "infinity: -EDOM");
     for (int i = 0; i < VOCAB; i++)
         logits[i] = -INFINITY;
-    ok(sampler_next(s, &p, NULL, logits, 0, &out, NULL, 0, &e) == -EDOM, "nothing left: -EDOM");
+    ok(sampler_next(s, &p, NULL, logits, 0, &out, NULL, 0, &e) == -ENODATA,
+       "nothing left: -ENODATA");
     logits[VOCAB - 1] = -3;
     ok(pick(s, &p, logits, 0) == VOCAB - 1, "one left: that one");
     p.top_k = 5;

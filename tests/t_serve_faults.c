@@ -130,7 +130,7 @@ static void lose_in_step(struct bed *b)
         const char *path, *body, *statuses, *words;
     } client[CLIENTS] = {
         { CHAT, ENDLESS ",\"stream\":true}", " 200 ", "\"code\":\"gpu_fault\"" },
-        { CHAT, HELLO "}", " 500 ", "\"code\":\"gpu_fault\"" },
+        { CHAT, HELLO "}", " 503 ", "\"code\":\"gpu_fault\"" },
         { CHAT, HELLO ",\"stream\":true}", " 200 ", "\"code\":\"gpu_fault\"" },
         { "/v1/messages", HELLO ",\"stream\":true}", " 200 ", "event: error" },
     };
