@@ -1,6 +1,6 @@
 /* tokenizer.c, tokenizer_open.c, added.c and detok.c: the reference library's ids, bad files,
  * round trips, and the figures the issue asks for. */
-#include "src/json.h"
+#include "src/command_io.h"
 #include "src/tokenizer.h"
 #include "tests/tap.h"
 
@@ -437,6 +437,29 @@ static void test_runs(const struct tokenizer *t)
     free(s);
 }
 
+/* Ids as the commands and /tokenize print them, across the edges of what is printed at a time. */
+static void test_printed(void)
+{
+    static const int32_t edges[] = { 0, 9, 10, 99, 100, 100351, 999999999, 1000000000, INT32_MAX };
+    enum { N = 5000, EDGES = sizeof(edges) / sizeof(edges[0]) };
+    struct text got = { 0 }, want = { 0 };
+    int32_t id[N];
+
+    for (size_t i = 0; i < N; i++)
+        id[i] = i < EDGES ? edges[i] : (int32_t)((uint32_t)i * 2654435761u >> (1 + i % 31));
+    for (size_t n = 0; n <= N; n += n < 2 ? 1 : 833) {
+        got.n = want.n = 0;
+        text_ids(&got, id, n);
+        text_puts(&want, "[");
+        for (size_t i = 0; i < n; i++)
+            text_printf(&want, i ? ", %d" : "%d", id[i]);
+        text_puts(&want, "]");
+        ok(got.n == want.n && !memcmp(got.s, want.s, want.n), "%zu ids, printed", n);
+    }
+    text_free(&got);
+    text_free(&want);
+}
+
 /* C05: MANY added tokens that begin alike, behind the file's own; then one that is too long. */
 static void test_added(const char *json, size_t n)
 {
@@ -554,6 +577,7 @@ int main(void)
     test_edits(json, n);
     test_sizes(json, n);
     test_added(json, n);
+    test_printed();
     test_runs(t);
     test_speed(t);
     test_threads(t, json, n);
