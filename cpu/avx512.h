@@ -178,6 +178,15 @@ INLINE void store16(float *y, __m512 v, int r, int row0, int row1)
     _mm512_mask_storeu_ps(y + r, lanes, v);
 }
 
+/* What is missing from the weights of decode16() where a row has its own zero point. */
+INLINE __m512 shift_of(__m512i minus_zero, enum wformat format)
+{
+    __m512i z = _mm512_srai_epi32(_mm512_slli_epi32(minus_zero, 16), 16);
+
+    z = _mm512_add_epi32(z, _mm512_set1_epi32(format == W_INT4 ? 8 : 128));
+    return _mm512_cvtepi32_ps(z);
+}
+
 /* How many tokens at a time, so that they stay in L2. */
 static inline int token_block(size_t x_stride)
 {
@@ -199,5 +208,12 @@ void avx512_attend_q8(const struct attend *a);
 void avx512_attend_fp8(const struct attend *a);
 void avx512_attend_bf16(const struct attend *a);
 void avx512_attend_f32(const struct attend *a);
+
+/* What a table of products has beside them. */
+#define AVX512_REST                                                                         \
+    .mul_exact = avx512_mul_bf16, .kv_store = KV_STORE,                                     \
+    .attend = { [KV_Q8] = avx512_attend_q8, [KV_FP8] = avx512_attend_fp8,                   \
+                [KV_BF16] = avx512_attend_bf16, [KV_F32] = avx512_attend_f32 },             \
+    .norm = avx2_norm, .silu_mul = avx2_silu_mul
 
 #endif

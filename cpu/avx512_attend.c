@@ -1,26 +1,10 @@
 /* Attention over cached keys, AVX-512: see avx2_attend.c, whose ways these are. */
 #include "cpu/avx512.h"
+#include "cpu/avx_attend.h"
 
-#include <assert.h>
 #include <math.h>
 
-enum {
-    BLOCK = 32,                 /* keys: 32 x 128 floats are half of L1 */
-    TILE = 6,                   /* queries at a time */
-    DIM_MAX = 256,
-};
-
-struct block {
-    float key[DIM_MAX][BLOCK];          /* [dim][keys]; past the last key it repeats */
-    float value[BLOCK][DIM_MAX];        /* [keys][dim]; past the last key 0 */
-    float key_scale[BLOCK], value_scale[BLOCK];
-};
-
-/* Elements in a dword. */
-INLINE int per_dword(enum kv_type type)
-{
-    return type == KV_F32 ? 1 : type == KV_BF16 ? 2 : 4;
-}
+enum { TILE = 6, VALUES = 16 };
 
 /* E4M3 in the low byte of each lane to float32.  Subnormal ones go through an integer, as
  * denormals may be off. */
@@ -82,7 +66,6 @@ INLINE void load_keys(struct block *b, const struct attend *a, int key, enum kv_
     }
 }
 
-/* Sixteen values from p. */
 INLINE __m512 load16(const uint8_t *p, enum kv_type type)
 {
     const __m128i *narrow = (const __m128i *)(const void *)p;
@@ -99,38 +82,9 @@ INLINE __m512 load16(const uint8_t *p, enum kv_type type)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(narrow)));
 }
 
-INLINE void load_values(struct block *b, const struct attend *a, int key, enum kv_type type)
+INLINE void load_some(float *to, const uint8_t *p, enum kv_type type)
 {
-    size_t size = 4 / (size_t)per_dword(type);
-
-    for (int j = 0; j < BLOCK; j++) {
-        const uint8_t *row = a->v + (size_t)(key + j) * a->stride;
-
-        if (key + j >= a->keys) {
-            memset(b->value[j], 0, (size_t)a->dim * sizeof(float));
-            continue;
-        }
-        for (int d = 0; d < a->dim; d += 16)
-            _mm512_storeu_ps(b->value[j] + d, load16(row + (size_t)d * size, type));
-    }
-}
-
-INLINE float half_at(const uint16_t *p, size_t stride, int i)
-{
-    uint16_t h;
-
-    memcpy(&h, (const uint8_t *)p + (size_t)i * stride, sizeof(h));
-    return _cvtsh_ss(h);
-}
-
-INLINE void load_scales(struct block *b, const struct attend *a, int key, enum kv_type type)
-{
-    for (int j = 0; j < BLOCK; j++) {
-        int k = key + j < a->keys ? key + j : a->keys - 1;
-
-        b->key_scale[j] = type == KV_Q8 ? half_at(a->k_scale, a->scale_stride, k) : a->k_mul;
-        b->value_scale[j] = type == KV_Q8 ? half_at(a->v_scale, a->scale_stride, k) : a->v_mul;
-    }
+    _mm512_storeu_ps(to, load16(p, type));
 }
 
 /* e^x for x <= 88, relative error below 2e-7; 0 below -87. */
@@ -242,53 +196,7 @@ INLINE void add_values(const struct attend *a, const struct block *b, float weig
     }
 }
 
-/* One tile of queries against one block, whose first key is `key`. */
-INLINE void tile(const struct attend *a, const struct block *b, int key, int query, int n)
-{
-    int keys = a->keys - key < BLOCK ? a->keys - key : BLOCK;
-    int from[TILE], to[TILE], wanted = 0;
-    float score[TILE][BLOCK], old[TILE];
-
-    for (int i = 0; i < n; i++) {
-        from[i] = a->from ? a->from[query + i] - key : 0;
-        to[i] = a->to ? a->to[query + i] - key : keys;
-        to[i] = to[i] < keys ? to[i] : keys;
-        wanted |= from[i] < to[i] && to[i] > 0;
-    }
-    if (!wanted)
-        return;
-    scores(score, b, a, query, n);
-    for (int i = 0; i < n; i++)
-        old[i] = weigh(score[i], b, a->max + query + i, a->sum + query + i, from[i], to[i]);
-    for (int i = n; i < TILE; i++)
-        memset(score[i], 0, sizeof(score[i]));
-    add_values(a, b, score, old, query, n, keys);
-}
-
-/* Whether any query sees a key of the block that begins at `key`. */
-static bool wanted(const struct attend *a, int key)
-{
-    for (int i = 0; i < a->queries; i++)
-        if ((!a->from || a->from[i] < key + BLOCK) && (!a->to || a->to[i] > key))
-            return true;
-    return false;
-}
-
-INLINE void attend(const struct attend *a, enum kv_type type)
-{
-    struct block b;
-
-    assert(a->dim % 16 == 0 && a->dim <= DIM_MAX);
-    for (int key = 0; key < a->keys; key += BLOCK) {
-        if (!wanted(a, key))
-            continue;
-        load_keys(&b, a, key, type);
-        load_values(&b, a, key, type);
-        load_scales(&b, a, key, type);
-        for (int i = 0; i < a->queries; i += TILE)
-            tile(a, &b, key, i, a->queries - i < TILE ? a->queries - i : TILE);
-    }
-}
+#include "cpu/avx_attend.inc"
 
 void avx512_attend_q8(const struct attend *a)
 {

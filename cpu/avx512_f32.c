@@ -73,15 +73,6 @@ INLINE void decode16(__m512i w[WEIGHTS], const struct rows8 *r, size_t g, enum w
     }
 }
 
-/* What is missing from the weights of decode16() where a row has its own zero point. */
-INLINE __m512 shift_of(__m512i minus_zero, enum wformat format)
-{
-    __m512i z = _mm512_srai_epi32(_mm512_slli_epi32(minus_zero, 16), 16);
-
-    z = _mm512_add_epi32(z, _mm512_set1_epi32(format == W_INT4 ? 8 : 128));
-    return _mm512_cvtepi32_ps(z);
-}
-
 INLINE __m512 step16(__m512 acc, const __m512i w[WEIGHTS], const struct token *x, size_t h,
                      __m512 scale, __m512i minus_zero, enum wformat format, bool zero)
 {
@@ -120,7 +111,7 @@ INLINE __m512 step4(__m512 acc, const __m512i v[4], const struct token *x, __m51
 
 size_t avx512_f32_bytes(int cols)
 {
-    return align_up(((size_t)cols + 127) / 128 * sizeof(struct token), ACT_ALIGN);
+    return token_bytes(cols);
 }
 
 void avx512_pack_f32(uint8_t *to, const float *x, int cols)
@@ -145,21 +136,6 @@ AVX512_MUL(avx512_mul_bf16)
     mul(y, y_stride, m, x, x_stride, n, row0, row1, W_BF16);
 }
 
-static AVX512_MUL(mul_int8)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_INT8);
-}
-
-static AVX512_MUL(mul_int4)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_INT4);
-}
-
-static AVX512_MUL(mul_mxfp4)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_MXFP4);
-}
-
 const struct cpu_kernels cpu_table_avx512 = {
     .name = "avx512",
     .act = { ACT_F32, ACT_F32, ACT_F32, ACT_F32 },
@@ -167,10 +143,5 @@ const struct cpu_kernels cpu_table_avx512 = {
     .pack = { [ACT_F32] = avx512_pack_f32 },
     .mul = { [W_BF16] = avx512_mul_bf16, [W_INT8] = mul_int8, [W_INT4] = mul_int4,
              [W_MXFP4] = mul_mxfp4 },
-    .mul_exact = avx512_mul_bf16,
-    .kv_store = KV_STORE,
-    .attend = { [KV_Q8] = avx512_attend_q8, [KV_FP8] = avx512_attend_fp8,
-                [KV_BF16] = avx512_attend_bf16, [KV_F32] = avx512_attend_f32 },
-    .norm = avx2_norm,
-    .silu_mul = avx2_silu_mul,
+    AVX512_REST,
 };

@@ -100,15 +100,6 @@ INLINE void decode16(__m512i w[WEIGHTS], const struct rows8 *r, size_t g, enum w
     }
 }
 
-/* What is missing from the weights of decode16() where a row has its own zero point. */
-INLINE __m512 shift_of(__m512i minus_zero, enum wformat format)
-{
-    __m512i z = _mm512_srai_epi32(_mm512_slli_epi32(minus_zero, 16), 16);
-
-    z = _mm512_add_epi32(z, _mm512_set1_epi32(format == W_INT4 ? 8 : 128));
-    return _mm512_cvtepi32_ps(z);
-}
-
 INLINE __m512 dot_pairs(__m512 s, __m512i w, __m512i x)
 {
     return _mm512_dpbf16_ps(s, (__m512bh)w, (__m512bh)x);
@@ -154,11 +145,6 @@ INLINE __m512 step4(__m512 acc, const __m512i v[4], const struct token *x, __m51
 
 #include "cpu/avx512_panel.inc"
 
-static size_t act16_bytes(int cols)
-{
-    return align_up(((size_t)cols + 127) / 128 * sizeof(struct token), ACT_ALIGN);
-}
-
 /* Sixteen columns as BF16, each eight in the order 0 4 1 5 2 6 3 7: dword p of eight is
  * plane p. */
 INLINE __m256i round16(const float *x)
@@ -190,7 +176,7 @@ static void pack_act16(uint8_t *to, const float *x, int cols)
 {
     struct token *t = (struct token *)(void *)to;
 
-    memset(to, 0, act16_bytes(cols));
+    memset(to, 0, token_bytes(cols));
     for (int g = 0; g < cols / 32; g++)
         pack_group(t + g / 4, g % 4, x + 32 * g);
 }
@@ -200,32 +186,12 @@ static AVX512_MUL(mul_bf16)
     mul(y, y_stride, m, x, x_stride, n, row0, row1, W_BF16);
 }
 
-static AVX512_MUL(mul_int8)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_INT8);
-}
-
-static AVX512_MUL(mul_int4)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_INT4);
-}
-
-static AVX512_MUL(mul_mxfp4)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_MXFP4);
-}
-
 const struct cpu_kernels cpu_table_avx512bf16 = {
     .name = "avx512bf16",
     .act = { ACT_BF16, ACT_BF16, ACT_BF16, ACT_BF16 },
-    .pack_bytes = { [ACT_F32] = avx512_f32_bytes, [ACT_BF16] = act16_bytes },
+    .pack_bytes = { [ACT_F32] = avx512_f32_bytes, [ACT_BF16] = token_bytes },
     .pack = { [ACT_F32] = avx512_pack_f32, [ACT_BF16] = pack_act16 },
     .mul = { [W_BF16] = mul_bf16, [W_INT8] = mul_int8, [W_INT4] = mul_int4,
              [W_MXFP4] = mul_mxfp4 },
-    .mul_exact = avx512_mul_bf16,
-    .kv_store = KV_STORE,
-    .attend = { [KV_Q8] = avx512_attend_q8, [KV_FP8] = avx512_attend_fp8,
-                [KV_BF16] = avx512_attend_bf16, [KV_F32] = avx512_attend_f32 },
-    .norm = avx2_norm,
-    .silu_mul = avx2_silu_mul,
+    AVX512_REST,
 };

@@ -91,16 +91,11 @@ INLINE __m512 step4(__m512 acc, const __m512i v[4], const struct token *x, __m51
 
 #include "cpu/avx512_panel.inc"
 
-static size_t act8_bytes(int cols)
-{
-    return align_up(((size_t)cols + 127) / 128 * sizeof(struct token), ACT_ALIGN);
-}
-
 static void pack_act8(uint8_t *to, const float *x, int cols)
 {
     struct token *a = (struct token *)(void *)to;
 
-    memset(to, 0, act8_bytes(cols));
+    memset(to, 0, token_bytes(cols));
     for (int g = 0; g < cols / 32; g++) {
         struct token *t = a + g / 4;
 
@@ -108,33 +103,13 @@ static void pack_act8(uint8_t *to, const float *x, int cols)
     }
 }
 
-static AVX512_MUL(mul_int8)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_INT8);
-}
-
-static AVX512_MUL(mul_int4)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_INT4);
-}
-
-static AVX512_MUL(mul_mxfp4)
-{
-    mul(y, y_stride, m, x, x_stride, n, row0, row1, W_MXFP4);
-}
-
 const struct cpu_kernels cpu_table_avx512vnni = {
     .name = "avx512vnni",
     .act = { [W_BF16] = ACT_F32, [W_INT8] = ACT_INT8, [W_INT4] = ACT_INT8,
              [W_MXFP4] = ACT_INT8 },
-    .pack_bytes = { [ACT_F32] = avx512_f32_bytes, [ACT_INT8] = act8_bytes },
+    .pack_bytes = { [ACT_F32] = avx512_f32_bytes, [ACT_INT8] = token_bytes },
     .pack = { [ACT_F32] = avx512_pack_f32, [ACT_INT8] = pack_act8 },
     .mul = { [W_BF16] = avx512_mul_bf16, [W_INT8] = mul_int8,
              [W_INT4] = mul_int4, [W_MXFP4] = mul_mxfp4 },
-    .mul_exact = avx512_mul_bf16,
-    .kv_store = KV_STORE,
-    .attend = { [KV_Q8] = avx512_attend_q8, [KV_FP8] = avx512_attend_fp8,
-                [KV_BF16] = avx512_attend_bf16, [KV_F32] = avx512_attend_f32 },
-    .norm = avx2_norm,
-    .silu_mul = avx2_silu_mul,
+    AVX512_REST,
 };

@@ -14,7 +14,7 @@ cpu_libcpu_avx2_a_SOURCES  = cpu/avx2.h cpu/avx2_scales.h cpu/avx2_small.c
 cpu_libcpu_avx2_a_SOURCES += cpu/avx2_pack.h cpu/avx2_pack.c
 cpu_libcpu_avx2_a_SOURCES += cpu/avx2_panel.h cpu/avx2_quant.c cpu/avx2_few.c
 cpu_libcpu_avx2_a_SOURCES += cpu/avx2_bf16.c
-cpu_libcpu_avx2_a_SOURCES += cpu/avx2_attend.c
+cpu_libcpu_avx2_a_SOURCES += cpu/avx_attend.h cpu/avx_attend.inc cpu/avx2_attend.c
 
 AVX512_CFLAGS = -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
 
