@@ -1,20 +1,12 @@
 #!/bin/sh
 # bench_engine_gpu.py: every step on tiny models over gpu_ref.c, and its limits where a program
 # that has a GPU says known figures.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/t_bench_gpu.XXXXXX") || exit 99
-trap 'rm -rf "$dir"' EXIT
-tests=${srcdir:-.}/tests
-n=0
-result() { # exit status, name
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then echo "ok $n - $2"; return; fi
-    echo "not ok $n - $2"
-    sed 's/^/# /' "$dir/out" "$dir/err"
-}
+. "${srcdir:-.}/tests/tap.sh"
+
 bench() { # expected status, arguments...
     want=$1
     shift
-    python3 "$tests/bench_engine_gpu.py" --dir "$dir/room" --json "$dir/rows" \
+    python3 "$src/tests/bench_engine_gpu.py" --dir "$dir/room" --json "$dir/rows" \
         --model '--preset tiny --layers 5' --depth 16 --deep 32 --prompt 32 --tokens 4 \
         --rounds 1 "$@" >"$dir/out" 2>"$dir/err" </dev/null
     [ $? = "$want" ]

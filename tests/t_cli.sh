@@ -1,27 +1,8 @@
 #!/bin/sh
 # The command line from outside: exit statuses, messages, where settings come from, wrong input.
-src=${srcdir:-.}
-n=0
-dir=$(mktemp -d "${TMPDIR:-/tmp}/t_cli.XXXXXX") || exit 99
-trap 'rm -rf "$dir"' EXIT
-# Nothing of this machine's settings gets in.
-for name in $(env | sed -n 's/^\(LAGUNA_[A-Z_]*\)=.*/\1/p'); do unset "$name"; done
-: >"$dir/none.conf"
-LAGUNA_CONFIG=$dir/none.conf
-LAGUNA_MODEL=$src/models/nano
-XDG_STATE_HOME=$dir/state
-XDG_CACHE_HOME=$dir/cache
-export LAGUNA_CONFIG LAGUNA_MODEL XDG_STATE_HOME XDG_CACHE_HOME
+. "${srcdir:-.}/tests/tap.sh"
+export LAGUNA_MODEL="$src/models/nano"
 
-result() { # exit status, name
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        sed 's/^/# /' "$dir/err"
-    fi
-}
 run() { ./laguna-offload "$@" >"$dir/out" 2>"$dir/err"; }
 # The exit status, and a word that stdout (0) or the one line on stderr (anything else) has.
 expect() { # status, word, arguments...

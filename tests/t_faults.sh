@@ -3,37 +3,16 @@
 # directory, what the machine refuses, signals, terminals and the place for statistics.  Each
 # fault ends in its exit status and one line of words, or in the same answer as without it.
 # tests/FAULTS.md says which row is tested where.
-src=$(cd "${srcdir:-.}" && pwd)
+. "${srcdir:-.}/tests/tap.sh"
+src=$(cd "$src" && pwd)
 prog=$(pwd)/laguna-offload
 cut=$src/tests/data/nano-w4a16-1
 nano=$src/models/nano
-n=0
-dir=$(mktemp -d "${TMPDIR:-/tmp}/t_faults.XXXXXX") || exit 99
 shm=
 trap 'rm -rf "$dir" $shm' EXIT
-for name in $(env | sed -n 's/^\(LAGUNA_[A-Z_]*\)=.*/\1/p'); do unset "$name"; done
-: >"$dir/none.conf"
-LAGUNA_CONFIG=$dir/none.conf
-XDG_STATE_HOME=$dir/state
-XDG_CACHE_HOME=$dir/cache
-export LAGUNA_CONFIG XDG_STATE_HOME XDG_CACHE_HOME
 # A library that is linked starts threads of its own before main().
-OPENBLAS_NUM_THREADS=1
-export OPENBLAS_NUM_THREADS
+export OPENBLAS_NUM_THREADS=1
 
-result() { # exit status, name
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        sed 's/^/# /' "$dir/err"
-    fi
-}
-skip() { # reason, name
-    n=$((n + 1))
-    echo "ok $n - $2 # SKIP $1"
-}
 # Two requests to the small model, with every bit of their logits; `more`: options beside them.
 printf '[2, 100, 200, 300, 33, 44, 55, 66]\n[2, 480, 77, 410, 41]\n' >"$dir/ids"
 ask="score --ids --logits --decode -t 2 --isa ref $dir/ids"

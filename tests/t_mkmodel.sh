@@ -1,14 +1,7 @@
 #!/bin/sh
 # What mkmodel writes: the files' form in every format, the same bytes from the same seed,
 # routing as asked for, and the full shape as a sparse file.
-src=${srcdir:-.}
-dir=$(mktemp -d "${TMPDIR:-/tmp}/mkmodel.XXXXXX") || exit 99
-trap 'rm -rf "$dir"' EXIT
-n=0
-result() { # exit status, name
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; fi
-}
+. "${srcdir:-.}/tests/tap.sh"
 if ! command -v python3 >/dev/null; then echo '1..0 # SKIP no python3'; exit 0; fi
 
 make_model() { # name, options

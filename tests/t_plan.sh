@@ -1,16 +1,8 @@
 #!/bin/sh
 # plan, bench, stats and doctor from outside, on nano: what they print, and how they exit.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/t_plan.XXXXXX") || exit 99
-trap 'rm -rf "$dir"' EXIT
-export XDG_CACHE_HOME="$dir/cache" XDG_STATE_HOME="$dir/state" LAGUNA_CONFIG=/dev/null
-export LAGUNA_MODEL="${srcdir:-.}/models/nano"
-n=0
-result() { # exit status, name
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then echo "ok $n - $2"; return; fi
-    echo "not ok $n - $2"
-    sed 's/^/# /' "$dir/out" "$dir/err"
-}
+. "${srcdir:-.}/tests/tap.sh"
+export LAGUNA_MODEL="$src/models/nano"
+
 run() { # expected status, arguments...
     want=$1
     shift

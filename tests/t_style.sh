@@ -41,7 +41,8 @@ check 'nothing is promised' \
        grep -v '^tests/t_style.sh')"
 check 'every test is in tests/local.mk' \
     "$(for t in tests/t_*.c tests/t_*.sh tests/fuzz/*.c; do
-           grep -qF "$(basename "$t")" tests/local.mk || echo "$t"
+           case $t in *.c) name=${t%.c} ;; *) name=$t ;; esac
+           grep -qE "^[^#]*\b$name( |\.c|$)" tests/local.mk || echo "$t"
        done)"
 check 'every fuzz target has a corpus' \
     "$(for t in $(grep -l LLVMFuzzerTestOneInput tests/fuzz/*.c | grep -v replay.c); do

@@ -1,5 +1,5 @@
 /* Runs a fuzz target over the files kept in its corpus, for `make check`: every crash that was
- * ever found stays found.  FUZZ_CORPUS is the name of the folder. */
+ * ever found stays found.  The program has the folder's name. */
 #include "src/base.h"
 #include "tests/files.h"
 #include "tests/tap.h"
@@ -33,14 +33,15 @@ static void replay(const char *path)
     free(exact);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const char *name = argc ? strrchr(argv[0], '/') : NULL;
     char folder[2048], path[4096];
     const struct dirent *entry;
     int files = 0;
     DIR *d;
 
-    snprintf(folder, sizeof(folder), "%s/tests/fuzz/corpus/" FUZZ_CORPUS, source_dir());
+    snprintf(folder, sizeof(folder), "%s/tests/fuzz/corpus%s", source_dir(), name ? name : "");
     d = opendir(folder);
     while (d && (entry = readdir(d))) {
         if (entry->d_name[0] == '.')
