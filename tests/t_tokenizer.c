@@ -466,10 +466,13 @@ static void test_added(const char *json, size_t n)
     enum { MANY = 16000, LENGTH = 1 << 20 };
     static const char start[] = "\"added_tokens\": [";
     const char *at = strstr(json, start) + strlen(start);
-    char *copy = malloc(n + MANY * 170), *to = copy + (at - json), *run = malloc(RUN);
+    char *copy = malloc(n + MANY * 170), *run = malloc(RUN), *to;
     struct tokenizer *t = NULL;
     struct err e = { "" };
 
+    if (!copy || !run)
+        exit((printf("Bail out! out of memory\n"), 99));
+    to = copy + (at - json);
     memcpy(copy, json, (size_t)(at - json));
     for (int i = 0; i < MANY; i++)
         to += sprintf(to, "{\"id\": %d, \"content\": \"ZZZZZZZZZZZZZZZZ%06d\", \"single_word\": "
