@@ -27,6 +27,11 @@ static void show_progress(void *arg, size_t done, size_t total)
             percent == 100 ? "\r\033[K" : "");
 }
 
+void engine_came_to(const struct engine *g, const char *what)
+{
+    info(g->log, "%.2f s: %s", clock_now() - g->opened, what);
+}
+
 static int choose_kernels(struct engine *g, const char *isa, struct err *e)
 {
     bool best = !strcmp(isa, "auto");
@@ -113,10 +118,12 @@ static int load(struct engine *g, const struct options *o, struct err *e)
     struct cpu_config cc = cpu_needs(g, g->placement.batch);
     int rc = model_load_dense(g->model, pool_threads(g->pool), show_progress, g, e);
 
+    engine_came_to(g, "dense weights are read");
     if (!rc && g->device >= 0)
         rc = engine_gpu_open(g, o, e);
     if (!rc)
         rc = load_experts(g, o, e);
+    engine_came_to(g, "experts are open");
     if (g->shown_percent % 100)
         fputs("\r\033[K", stderr);
     if (!rc)
@@ -138,7 +145,9 @@ int engine_open(struct engine **out, struct options *o, struct err *e)
     if (!g)
         return fail(e, -ENOMEM, "out of memory");
     g->log = &o->log;
+    g->opened = clock_now();
     rc = directory_open(&g->model, &g->tokenizer, o->model_dir, g->log, e);
+    engine_came_to(g, "headers and tokenizer are read");
     if (!rc)
         rc = engine_gpu_choose(g, o, e);
     if (!rc)
@@ -147,6 +156,7 @@ int engine_open(struct engine **out, struct options *o, struct err *e)
         rc = pool_open(&g->pool, &(struct pool_config){ .threads = o->threads, .pin = true }, e);
     if (!rc)
         rc = place(g, o, e);
+    engine_came_to(g, "it is planned what goes where");
     if (!rc)
         rc = load(g, o, e);
     if (!rc && o->trace_routes)

@@ -98,10 +98,13 @@ int engine_gpu_open(struct engine *g, const struct options *o, struct err *e)
     if (o->faults)
         c.faults = o->faults->gpu;
     rc = gpu_open(&g->gpu, &c, e);
+    engine_came_to(g, "the GPU is open");
     if (!rc)
         rc = upload(g, e);
+    engine_came_to(g, "dense weights are in VRAM");
     if (!rc)
         rc = gpu_capture(g->gpu, 1, e);
+    engine_came_to(g, "the step is recorded");
     if (rc)
         return rc;
     model_drop_dense(g->model);
@@ -178,6 +181,7 @@ int engine_gpu_ready(struct engine *g, const struct options *o, struct err *e)
     if (!rc)
         info(g->log, "GPU %d, %s: seats for %d experts, %d pass through, PCIe %.1f GB/s", g->device,
              g->gpu_facts.name, p->vram_slots, p->vram_staging, h2d * 1e-9);
+    engine_came_to(g, "ready");
     return rc;
 }
 

@@ -32,8 +32,12 @@ struct engine {
     struct placement placement;
     struct runner runner;
     int shown_percent;                  /* of the loading */
+    double opened;                      /* when engine_open() began */
     struct trace *trace;                /* --trace-routes, or NULL */
 };
+
+/* Under --verbose: what a start has come to, and after how long. */
+void engine_came_to(const struct engine *g, const char *what);
 
 /* engine_gpu.c: the parts of opening and closing that a GPU has.  choose: which one, if any, by
  * --device.  open: its memory, and the dense weights in it, which RAM then forgets; the model is

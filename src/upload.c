@@ -1,22 +1,22 @@
-/* How many experts are offered: as many as make both sides end together, by what an expert has
- * cost either of them lately.  Whether any are: layers with and without offers are compared by
- * the time from one share to the next, and one step in PROBE goes the other way, to know. */
+/* How many experts are offered: as many as make the slower side end soonest, by what an expert has
+ * cost lately: both sides read the same RAM, so the CPU is slower while the GPU fetches.  Whether
+ * any are: a trial of TRIAL steps, with and without in turns, compares the time from share to
+ * share, all included; what it says holds for a while. */
 #include "src/upload.h"
 
 #include <math.h>
 
-enum { PROBE = 64, FIRST_TRIES = 16 };
+enum { TRIAL = 32, FIRST_PERIOD = 64, LAST_PERIOD = 1024 };
 
-static const double FADE = 0.998;               /* of a cost, a layer */
 static const double WEIGHT = 0.05;              /* of the latest measurement */
-static const double GAIN = 0.97;                /* what offers must bring to be made */
+static const double GAIN = 0.98;                /* what offers must bring to be made */
 
 /* The list on its way to the GPU, and the kernels behind the fetch. */
 static const double LATE_SECONDS = 8e-6;
 
 void upload_open(struct upload *u, const struct upload_config *c)
 {
-    *u = (struct upload){ .c = *c };
+    *u = (struct upload){ .c = *c, .period = FIRST_PERIOD };
 }
 
 static double cost_of(const struct upload_cost *c)
@@ -24,19 +24,27 @@ static double cost_of(const struct upload_cost *c)
     return c->experts > 0 ? c->seconds / c->experts : 0;
 }
 
+/* The step's place in trial and period. */
+static bool is_time(struct upload *u)
+{
+    int step = u->step++;
+
+    if (step == TRIAL)
+        u->pays = cost_of(&u->with) < GAIN * cost_of(&u->without);
+    if (u->step == u->period) {
+        u->with = u->without = (struct upload_cost){ 0, 0 };
+        u->period = u->period < LAST_PERIOD ? 2 * u->period : LAST_PERIOD;
+        u->step = 0;
+    }
+    return step < TRIAL ? step % 2 == 1 : u->pays;
+}
+
 bool upload_begin(struct upload *u)
 {
-    bool pays = cost_of(&u->with) < GAIN * cost_of(&u->without);
-
-    u->steps++;
     if (!isnan(u->c.share))
         u->now = u->c.share > 0;
-    else if (!u->missed)
-        u->now = false;
-    else if (u->steps <= FIRST_TRIES)
-        u->now = u->steps % 2 == 0;
     else
-        u->now = pays != (u->steps % PROBE == 0);
+        u->now = u->missed && is_time(u);
     u->experts = u->offered = u->missed = 0;
     return u->now;
 }
@@ -44,8 +52,8 @@ bool upload_begin(struct upload *u)
 int upload_count(struct upload *u, int n)
 {
     int slots = u->c.slots < GPU_OFFERS ? u->c.slots : GPU_OFFERS, most = n < slots ? n : slots;
+    double least = n * u->alone_seconds;
     int best = 0;
-    double least = INFINITY;
 
     if (!isnan(u->c.share)) {
         double part = u->carry + u->c.share * n;
@@ -55,9 +63,8 @@ int upload_count(struct upload *u, int n)
     }
     if (!(u->fetch_seconds > 0) || !(u->cpu_seconds > 0))
         return most / 2;
-    for (int k = 0; k <= most; k++) {
-        double fetch = k ? k * u->fetch_seconds + LATE_SECONDS : 0;
-        double longer = fmax(fetch, (n - k) * u->cpu_seconds);
+    for (int k = 1; k <= most; k++) {
+        double longer = fmax(k * u->fetch_seconds + LATE_SECONDS, (n - k) * u->cpu_seconds);
 
         if (longer < least)
             best = k;
@@ -116,18 +123,13 @@ int upload_offer(struct upload *u, int layer, struct chosen *c, struct route *r,
     }
     c->n = kept;
     experts_count_uploads(u->c.experts, u->offered);
-    return u->offered ? gpu_offer(u->c.gpu, offer, u->offered, e) : 0;
+    /* None is an answer too: the GPU need not wait for it until the CPU is done. */
+    return gpu_offer(u->c.gpu, offer, u->offered, e);
 }
 
 void upload_learn(struct upload *u, double seconds)
 {
     u->cpu = seconds;
-}
-
-static void add(struct upload_cost *c, double seconds, int experts)
-{
-    c->seconds = FADE * c->seconds + seconds;
-    c->experts = FADE * c->experts + experts;
 }
 
 static void blend(double *mean, double value)
@@ -137,16 +139,18 @@ static void blend(double *mean, double value)
 
 void upload_settle(struct upload *u)
 {
+    struct upload_cost *c = u->now ? &u->with : &u->without;
     int left = u->experts - u->offered;
 
     for (int i = 0; i < u->offered; i++)
         experts_return(u->c.experts, FEED_LOAN + i);
     if (u->experts && u->cpu >= 0) {
-        add(u->now ? &u->with : &u->without, clock_now() - u->start, u->experts);
+        c->seconds += clock_now() - u->start;
+        c->experts += u->experts;
         if (u->offered)
             blend(&u->fetch_seconds, gpu_fetch_seconds(u->c.gpu) / u->offered);
-        if (u->offered && left)
-            blend(&u->cpu_seconds, u->cpu / left);
+        if (left)
+            blend(u->offered ? &u->cpu_seconds : &u->alone_seconds, u->cpu / left);
     }
     u->experts = u->offered = 0;
 }

@@ -15,7 +15,7 @@ struct upload_config {
     double share;               /* of the experts in RAM, 0 to 1; NaN: what is soonest */
 };
 
-/* What layers cost whose experts were computed one way, the older ones fading. */
+/* What layers cost whose experts were computed one way. */
 struct upload_cost {
     double seconds, experts;
 };
@@ -23,8 +23,10 @@ struct upload_cost {
 struct upload {
     struct upload_config c;
     struct upload_cost without, with;
-    double cpu_seconds, fetch_seconds;  /* an expert, while the other side works too */
-    unsigned steps;
+    double alone_seconds;               /* an expert on the CPU, while nothing is fetched */
+    double cpu_seconds, fetch_seconds;  /* while the other side works too */
+    int step, period;                   /* the step's number since the last trial began */
+    bool pays;                          /* says that trial */
     int missed;                         /* experts that the last step wanted of the host */
     bool now;                           /* this step takes offers */
     double carry;                       /* of a fixed share: the part of an expert left over */

@@ -27,7 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 NANO = os.path.join(os.path.dirname(HERE), 'models/nano')
 KINDS = {                               # what mkmodel is told besides --model
     'skewed': ['--layers', '24', '--skew', '0.65'],
-    'even': ['--layers', '24'],
+    'even': ['--layers', '24', '--skew', '0.32'],
     'near-full': ['--layers', '40', '--skew', '0.65'],
 }
 MIXED = ['kernels', 'start', 'resident', 'prefill', 'cpu', 'skewed', 'even']
@@ -211,8 +211,9 @@ class Bench:
                      '-r', str(self.o.rounds), *self.context(self.o.depth + self.o.tokens),
                      *options)[0]
         say(f'{r["tps_mean"]:.2f} tok/s; {100 * r["hit_vram"]:.1f} % of the experts in VRAM, '
-            f'{100 * r["hit_ram"]:.1f} in RAM; of the time the CPU computes '
-            f'{100 * r["cpu_share"]:.1f} %, and waits for the GPU {100 * r["gpu_wait"]:.1f}')
+            f'{100 * r["hit_ram"]:.1f} in RAM, {100 * r["uploaded"]:.1f} fetched; of the time the '
+            f'CPU computes {100 * r["cpu_share"]:.1f} %, and waits for the GPU '
+            f'{100 * r["gpu_wait"]:.1f}')
         return r
 
     @functools.lru_cache(None)
@@ -313,7 +314,7 @@ class Bench:
     def cpu(self, kind='skewed'):
         """All experts on the CPU: what it reads while it computes, and all else beside the GPU's
         own work is hand-over."""
-        r = self.decode(kind, '--vram-experts', '0')
+        r = self.decode(kind, '--vram-experts', '0', '--upload-share', '0')
         ram, base = self.rate(kind, 'ram_read'), self.base(kind)
         seconds, share = 1 / r['tps_mean'], r['cpu_share']
         self.rows.add('decode, all experts on the CPU, while it computes',
@@ -323,6 +324,9 @@ class Bench:
         self.rows.add('hand-over to the CPU and back, beyond its computing',
                       None if over is None else over * 1e6, 'us/layer', 10, '<=', 1)
         self.add_prediction('decode, all experts on the CPU', r, None)
+        both = self.decode(kind, '--vram-experts', '0')
+        self.rows.add('decode, no expert resident, uploads allowed', both['tps_mean'], 'tok/s',
+                      r['tps_mean'])
 
     def mixed(self, kind, *options, name=''):
         """1.05 x (attention and router + the larger of the two experts' times) + 10 us a layer."""
@@ -343,8 +347,7 @@ class Bench:
 
     def even(self):
         self.mixed('even')
-        if '--upload-share' in self.run(self.o.program, 'bench', '--help'):
-            self.mixed('even', '--upload-share', '0', name=', no uploads')
+        self.mixed('even', '--upload-share', '0', name=', no uploads')
 
     def near_full(self, step):
         kind, options = 'near-full', NEAR_FULL[step]

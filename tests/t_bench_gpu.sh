@@ -45,8 +45,8 @@ cat >"$dir/program" <<'END'
 #!/bin/sh
 row() { # tokens a second, bytes in VRAM, in RAM, on the drive
     echo "{\"tps_mean\": $1, \"bytes_per_token\": {\"vram\": $2, \"ram\": $3, \"nvme\": $4}," \
-        '"hit_vram": 1, "hit_ram": 0, "io_wait": 0, "cpu_share": 0.75, "gpu_wait": 0.2,' \
-        '"predicted_tps": 110}'
+        '"hit_vram": 1, "hit_ram": 0, "uploaded": 0, "io_wait": 0, "cpu_share": 0.75,' \
+        '"gpu_wait": 0.2, "predicted_tps": 110}'
 }
 case " $* " in
 *' plan '*)
@@ -54,7 +54,6 @@ case " $* " in
            "gpus": [{"vram_gbps": 4000, "h2d_gbps": 50, "gmacs": 350000}]},
            "bytes": {"dense": 3000000000, "experts": 30000000000, "vram_slot": 1000},
            "experts": {"vram": 100, "ram": 28, "nvme": 0}}' ;;
-*' --help '*) echo '--upload-share' ;;
 *' -n 4 '*' -p '* | *' -p '*' -n 4 '*) echo "[$(row 1000 0 0 0), $(row 100 0 0 5000000)]" ;;
 *' -p '*' --vram-experts 0 '*) echo "[$(row 40 0 0 0)]" ;;
 *' -p '*) echo "[$(row 640 0 0 0)]" ;;

@@ -19,13 +19,15 @@ static struct upload fresh(double share, int slots)
     return u;
 }
 
-/* An expert costs the CPU 60 us.  8 us are the kernels behind a fetch. */
-static int count(double fetch, int n, int slots)
+/* An expert costs the CPU `alone` us, or `beside` while the GPU fetches, which costs it `fetch`.
+ * 8 us more are the kernels behind a fetch. */
+static int count(double alone, double beside, double fetch, int n, int slots)
 {
     struct upload u = fresh(NAN, slots);
 
-    u.cpu_seconds = 60e-6;
-    u.fetch_seconds = fetch;
+    u.alone_seconds = alone * 1e-6;
+    u.cpu_seconds = beside * 1e-6;
+    u.fetch_seconds = fetch * 1e-6;
     return upload_count(&u, n);
 }
 
@@ -34,13 +36,15 @@ static void check_counts(void)
     struct upload u = fresh(0.3, 16), all = fresh(1, 16), none = fresh(0, 16);
     int made = 0;
 
-    ok(count(100e-6, 10, 16) == 4, "10 experts, 60 us here, 100 across PCIe: 4 go, 408 us");
-    ok(count(100e-6, 2, 16) == 1, "of 2 one: 108 us instead of 120");
-    ok(count(100e-6, 1, 16) == 0, "one alone stays");
-    ok(count(20e-6, 4, 16) == 3, "where PCIe is faster, 3 of 4");
-    ok(count(20e-6, 10, 2) == 2, "no more than there are slots");
-    ok(count(1e-9, 40, 96) == GPU_OFFERS, "nor than a share may offer");
-    ok(count(100e-6, 0, 16) == 0, "of nothing nothing");
+    ok(count(60, 60, 100, 10, 16) == 4, "10 experts, 60 us here, 100 across PCIe: 4 go, 408 us");
+    ok(count(60, 60, 100, 2, 16) == 1, "of 2 one: 108 us instead of 120");
+    ok(count(60, 60, 100, 1, 16) == 0, "one alone stays");
+    ok(count(60, 60, 20, 4, 16) == 3, "where PCIe is faster, 3 of 4");
+    ok(count(60, 90, 100, 3, 16) == 0, "two at 90 us beside a fetch are no sooner than 3 at 60");
+    ok(count(60, 90, 100, 10, 16) == 5, "of ten five: 508 us instead of 600");
+    ok(count(60, 60, 20, 10, 2) == 2, "no more than there are slots");
+    ok(count(60, 60, 0.001, 40, 96) == GPU_OFFERS, "nor than a share may offer");
+    ok(count(60, 60, 100, 0, 16) == 0, "of nothing nothing");
     ok(upload_count(&(struct upload){ .c = { .slots = 16, .share = NAN } }, 8) == 4,
        "before anything is known, half");
     for (int i = 0; i < 100; i++)
@@ -49,34 +53,40 @@ static void check_counts(void)
     ok(upload_count(&all, 9) == 9 && upload_count(&none, 9) == 0, "all of nine, and none");
 }
 
-/* Of so many steps that miss experts, those with offers. */
-static int begun(struct upload *u, int steps)
+/* Of so many steps that miss five experts, those with offers.  A layer costs `with` us an expert
+ * where they are made, 60 where not. */
+static int begun(struct upload *u, int steps, double with)
 {
     int n = 0;
 
     for (int i = 0; i < steps; i++) {
+        struct upload_cost *c;
+
         u->missed = 5;
         n += upload_begin(u);
+        c = u->now ? &u->with : &u->without;
+        c->seconds += 5e-6 * (u->now ? with : 60);
+        c->experts += 5;
     }
     return n;
 }
 
 static void check_steps(void)
 {
-    struct upload u = fresh(NAN, 16), fixed = fresh(0.5, 16), none = fresh(0, 16);
+    struct upload u = fresh(NAN, 16), other = u, fixed = fresh(0.5, 16), none = fresh(0, 16);
     int n;
 
     ok(!upload_begin(&u), "no step before has missed an expert: no offers");
-    n = begun(&u, 15);
-    ok(n >= 7 && n <= 8, "%d of the next 15 steps try", n);
-    u.without = (struct upload_cost){ 60e-6 * 100, 100 };
-    u.with = (struct upload_cost){ 40e-6 * 100, 100 };
-    n = begun(&u, 640);
-    ok(n == 630, "offers pay: %d of 640 steps make them", n);
-    u.with.seconds = 59e-6 * 100;
-    n = begun(&u, 640);
-    ok(n == 10, "they bring next to nothing: %d of 640 try again", n);
-    ok(begun(&fixed, 100) == 100 && begun(&none, 100) == 0, "a fixed share: always, or never");
+    n = begun(&u, 32, 40);
+    ok(n == 16, "%d of a trial's 32 steps make them", n);
+    n = begun(&u, 32, 40);
+    ok(n == 32, "they pay: %d of the next 32", n);
+    n = begun(&u, 128, 70);
+    ok(n == 16, "they no longer do: %d of 128, which are the next trial's", n);
+    n = begun(&other, 64 + 128 + 256 + 512 + 1024 + 1024, 59.5);
+    ok(n == 6 * 16, "they bring next to nothing: %d of 3008 steps, six trials", n);
+    ok(begun(&fixed, 100, 99) == 100 && begun(&none, 100, 1) == 0,
+       "a fixed share: always, or never");
 }
 
 /* --- the engine ------------------------------------------------------------------------------ */
