@@ -25,7 +25,9 @@ struct expert_tiers {
     int sources;
     int layer_number[MAX_LAYERS];       /* of a sparse layer */
     struct slab *slab;
-    struct pinning *pinning;            /* where a GPU copies from the slots */
+    struct pinning *pinning;            /* of the slots */
+    bool pins;                          /* a GPU copies from them */
+    int regions;                        /* chunks that the stream knows */
     struct log *log;
     struct stream *stream;
     struct cache *cache;
@@ -123,14 +125,10 @@ static int open_slots(struct expert_tiers *t, const struct experts_config *c, st
     t->slots = slab.slots;
     rc = slab_open(&t->slab, &slab, e);
     stream.log = c->log;
+    t->pins = c->pin;
     if (!rc)
         rc = stream_open(&t->stream, &stream, e);
-    for (int i = 0; !rc && i < slab_chunks(t->slab); i++) {
-        struct slab_chunk chunk = slab_chunk(t->slab, i);
-
-        stream_region(t->stream, chunk.base, chunk.bytes);
-    }
-    if (!rc && c->pin)
+    if (!rc)
         rc = pinning_start(&t->pinning, t->slab, c->pin, c->unpin, e);
     return rc;
 }
@@ -191,6 +189,18 @@ int expert_tiers_close(struct expert_tiers *t)
     return 0;
 }
 
+/* The kernel pins what it is told of, which takes seconds where pages must be touched first: so
+ * chunk by chunk, behind the thread that touches them.  Reads need not wait for it. */
+static void tell_stream(struct expert_tiers *t)
+{
+    struct slab_chunk c;
+
+    if (t->regions == pinning_ready(t->pinning))
+        return;
+    c = slab_chunk(t->slab, t->regions++);
+    stream_region(t->stream, c.base, c.bytes);
+}
+
 static bool was_guessed(const struct expert_tiers *t, uint16_t id)
 {
     for (int i = 0; i < t->guesses; i++)
@@ -214,6 +224,7 @@ void expert_tiers_request(struct expert_tiers *t, int layer, const uint16_t *id,
 {
     int row = t->model->sparse_index[layer];
 
+    tell_stream(t);
     t->ticket = (struct ticket){ .layer = row, .count = n };
     memcpy(t->ticket.expert, id, (size_t)n * sizeof(*id));
     memset(t->handed, 0, (size_t)n * sizeof(*t->handed));
@@ -378,7 +389,7 @@ void expert_tiers_return(struct expert_tiers *t, int loan)
 
 bool expert_tiers_at_hand(const struct expert_tiers *t, int layer, int id)
 {
-    return pinning_done(t->pinning) && may_lend(t) &&
+    return t->pins && pinning_done(t->pinning) && may_lend(t) &&
            cache_has(t->cache, t->model->sparse_index[layer], id);
 }
 
@@ -417,13 +428,14 @@ void expert_tiers_warm(struct expert_tiers *t)
 
 bool expert_tiers_poll(struct expert_tiers *t)
 {
+    tell_stream(t);
     return cache_poll(t->cache, 0) > 0;
 }
 
 void expert_tiers_fill(struct expert_tiers *t)
 {
     while (cache_poll(t->cache, 0.1))
-        ;
+        tell_stream(t);
 }
 
 void expert_tiers_check_pins(struct expert_tiers *t)
@@ -431,7 +443,8 @@ void expert_tiers_check_pins(struct expert_tiers *t)
     struct err e;
 
     if (pinning_failed(t->pinning, &e))
-        warn(t->log, "memory is not pinned, so that copies to the GPU are slower: %s", e.text);
+        warn(t->log, t->pins ? "memory is not pinned, so that copies to the GPU are slower: %s"
+                             : "%s", e.text);
 }
 
 void expert_tiers_counts(const struct expert_tiers *t, struct tier_counts *counts)

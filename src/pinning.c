@@ -1,5 +1,5 @@
-/* The thread that pins a slab.  It stops at the first chunk that is refused: what is not pinned
- * is copied more slowly, and nothing else changes. */
+/* The thread that touches and pins a slab.  It stops at the first chunk that is refused: what is
+ * not pinned is copied more slowly, and nothing else changes. */
 #include "src/pinning.h"
 
 #include <errno.h>
@@ -12,9 +12,9 @@ struct pinning {
     pin_fn pin;
     unpin_fn unpin;
     pthread_t thread;
-    atomic_bool stop, failed, done;
+    atomic_bool stop, failed;
     bool told;
-    int pinned;                         /* chunks; read when the thread has ended */
+    atomic_int ready;                   /* chunks */
     struct err e;                       /* valid where failed */
 };
 
@@ -23,18 +23,17 @@ static void *run(void *arg)
     struct pinning *p = arg;
     int rc = 0;
 
-    while (p->pinned < slab_chunks(p->slab) && !rc && !atomic_load(&p->stop)) {
-        struct slab_chunk c = slab_chunk(p->slab, p->pinned);
+    for (int i = 0; i < slab_chunks(p->slab) && !rc && !atomic_load(&p->stop); i++) {
+        struct slab_chunk c = slab_chunk(p->slab, i);
 
-        rc = slab_touch(p->slab, p->pinned, &p->e);
-        if (!rc)
+        rc = slab_touch(p->slab, i, &p->e);
+        if (!rc && p->pin)
             rc = p->pin(c.base, c.bytes, &p->e);
-        p->pinned += !rc;
+        if (!rc)
+            atomic_store(&p->ready, i + 1);
     }
     if (rc)
         atomic_store(&p->failed, true);
-    else
-        atomic_store(&p->done, p->pinned == slab_chunks(p->slab));
     return NULL;
 }
 
@@ -58,9 +57,14 @@ int pinning_start(struct pinning **out, struct slab *slab, pin_fn pin, unpin_fn 
     return 0;
 }
 
+int pinning_ready(const struct pinning *p)
+{
+    return atomic_load(&p->ready);
+}
+
 bool pinning_done(const struct pinning *p)
 {
-    return p && atomic_load(&p->done);
+    return pinning_ready(p) == slab_chunks(p->slab);
 }
 
 bool pinning_failed(struct pinning *p, struct err *e)
@@ -78,7 +82,7 @@ void pinning_stop(struct pinning *p)
         return;
     atomic_store(&p->stop, true);
     pthread_join(p->thread, NULL);
-    while (p->pinned > 0)
-        p->unpin(slab_chunk(p->slab, --p->pinned).base);
+    for (int i = pinning_ready(p); i > 0 && p->unpin; i--)
+        p->unpin(slab_chunk(p->slab, i - 1).base);
     free(p);
 }

@@ -3,18 +3,19 @@
 
 #include "storage/slab.h"
 
-/* A slab's memory made known to a device, chunk by chunk, by a thread of its own: pages are
- * touched and pinned behind whoever uses the slots already. */
+/* A slab's memory touched, and made known to a device where there is one, chunk by chunk, by a
+ * thread of its own: behind whoever uses the slots already. */
 struct pinning;
 
 typedef int (*pin_fn)(void *base, size_t bytes, struct err *e);
 typedef void (*unpin_fn)(void *base);
 
-/* -EAGAIN, -ENOMEM. */
+/* pin and unpin NULL: without a device.  -EAGAIN, -ENOMEM. */
 int  pinning_start(struct pinning **out, struct slab *slab, pin_fn pin, unpin_fn unpin,
                    struct err *e);
 
-/* Whether all of it is pinned. */
+/* Chunks that are done so far, in their order; and whether those are all. */
+int  pinning_ready(const struct pinning *p);
 bool pinning_done(const struct pinning *p);
 
 /* True once, with the words, where memory was refused: the rest stays as it is. */

@@ -160,7 +160,7 @@ static int uring_wait(void *b, struct stream_done *done, int n, double seconds)
 
     if (u->disabled) {
         if (enable(u))
-            return -errno;
+            return errno == ENOMEM || errno == EAGAIN || errno == EINTR ? 0 : -errno;
         u->disabled = false;
     }
     t.tv_nsec = (long long)((seconds - (double)t.tv_sec) * 1e9);

@@ -615,7 +615,7 @@ static void check_fault(void)
     ok(!WEXITSTATUS(status), "and in the same words by later calls");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct toy t;
     struct gpu_config c;
@@ -623,7 +623,9 @@ int main(void)
     struct err e = { "" };
     struct gpu *g;
 
-    check_fault();
+    /* compute-sanitizer would report what is provoked, too. */
+    if (argc < 2 || strcmp(argv[1], "--sound"))
+        check_fault();
     on_gpu = gpu_list(facts, &e) > 0;
     small_toy(&t, W_INT4);
     c = toy_config(&t, CONTEXT, BATCH, GPU_KV_Q8);
