@@ -40,8 +40,28 @@ struct text {
     bool failed;                /* out of memory: sticky, checked at the end */
 };
 
-void text_add(struct text *t, const char *s, size_t n);
-void text_puts(struct text *t, const char *s);
+/* Room for n more bytes and the NUL; false without memory. */
+bool text_reserve(struct text *t, size_t n);
+
+/* Inline, since most of what is added is a few bytes, often a constant: then the call would cost
+ * more than the copy. */
+static inline void text_add(struct text *t, const char *s, size_t n)
+{
+    bool has_room = t->n < t->cap && n < t->cap - t->n && !t->failed;
+
+    if (!has_room && !text_reserve(t, n))
+        return;
+    if (n)
+        memcpy(t->s + t->n, s, n);
+    t->n += n;
+    t->s[t->n] = 0;
+}
+
+static inline void text_puts(struct text *t, const char *s)
+{
+    text_add(t, s, strlen(s));
+}
+
 void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void text_free(struct text *t);
 

@@ -8,19 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Room for n more bytes and the NUL, mostly there already. */
-static bool text_has_room(const struct text *t, size_t n)
-{
-    return t->n < t->cap && n < t->cap - t->n && !t->failed;
-}
-
-static bool text_grow(struct text *t, size_t n)
+bool text_reserve(struct text *t, size_t n)
 {
     size_t need = add_sat(t->n, add_sat(n, 1)), cap = t->cap ? t->cap : 64;
     char *s;
 
-    if (t->failed)
-        return false;
+    if (t->failed || need <= t->cap)
+        return !t->failed;
     while (cap < need)
         cap = mul_sat(cap, 2);
     s = realloc(t->s, cap);
@@ -33,21 +27,6 @@ static bool text_grow(struct text *t, size_t n)
     return true;
 }
 
-void text_add(struct text *t, const char *s, size_t n)
-{
-    if (!text_has_room(t, n) && !text_grow(t, n))
-        return;
-    if (n)
-        memcpy(t->s + t->n, s, n);
-    t->n += n;
-    t->s[t->n] = 0;
-}
-
-void text_puts(struct text *t, const char *s)
-{
-    text_add(t, s, strlen(s));
-}
-
 void text_printf(struct text *t, const char *fmt, ...)
 {
     va_list ap, again;
@@ -58,7 +37,7 @@ void text_printf(struct text *t, const char *fmt, ...)
     n = vsnprintf(NULL, 0, fmt, ap);
     if (n < 0) {
         t->failed = true;
-    } else if (text_has_room(t, (size_t)n) || text_grow(t, (size_t)n)) {
+    } else if (text_reserve(t, (size_t)n)) {
         vsnprintf(t->s + t->n, (size_t)n + 1, fmt, again);
         t->n += (size_t)n;
     }

@@ -451,8 +451,11 @@ static void give_up_tag(struct toolparse *t)
 
 static int failed(const struct toolparse *t)
 {
-    return t->space.failed || t->raw.failed || t->name.failed || t->key.failed ||
-           t->value.failed || t->json.failed || t->seen.failed ? -ENOMEM : 0;
+    /* Without a branch for each, since every piece comes here. */
+    bool any = t->space.failed | t->raw.failed | t->name.failed | t->key.failed |
+               t->value.failed | t->json.failed | t->seen.failed;
+
+    return any ? -ENOMEM : 0;
 }
 
 /* The first '<', or NULL.  Pieces are mostly as long as a token, for which a look at each byte
