@@ -167,25 +167,31 @@ static const cJSON *follow(const cJSON *root, const char *at)
     return root;
 }
 
-/* The target gets a node at once, which is filled in later. */
+/* The target gets a node at once, which is filled in later.  A spelling is followed once: a
+ * thousand references past 200,000 other definitions took 1.5 s. */
 static int compile_ref(struct compiler *c, const cJSON *ref, const struct schema_path *p)
 {
+    struct schema_pending *new = &c->ref[c->refs];
     const cJSON *target;
     int i, id;
 
     if (!cJSON_IsString(ref) || ref->valuestring[0] != '#')
         return schema_refuse(c, p, "$ref", "$ref must begin with #");
-    target = follow(c->root, ref->valuestring + 1);
-    if (!target)
-        return schema_refuse(c, p, "$ref", "$ref %.100s leads nowhere", ref->valuestring);
     for (i = 0; i < c->refs; i++)
-        if (c->ref[i].schema == target)
+        if (!strcmp(c->ref[i].ref, ref->valuestring))
             return (int)c->ref[i].node;
     if (c->refs == SCHEMA_REFS)
         return schema_refuse(c, p, "$ref", "more than %d references", SCHEMA_REFS);
-    id = any_of(c, NULL, 0);
-    if (id >= 0)
-        c->ref[c->refs++] = (struct schema_pending){ target, (uint32_t)id };
+    target = follow(c->root, ref->valuestring + 1);
+    if (!target)
+        return schema_refuse(c, p, "$ref", "$ref %.100s leads nowhere", ref->valuestring);
+    for (i = 0; i < c->refs && c->ref[i].schema != target; i++)
+        ;
+    id = i < c->refs ? (int)c->ref[i].node : any_of(c, NULL, 0);
+    if (id < 0)
+        return id;
+    *new = (struct schema_pending){ ref->valuestring, i < c->refs ? NULL : target, (uint32_t)id };
+    c->refs++;
     return id;
 }
 
@@ -195,8 +201,11 @@ int schema_compile_refs(struct compiler *c)
         static const struct schema_path at = { NULL, "$ref", 0 };
         struct schema_node *n;
         uint32_t link, id;
-        int rc = schema_compile(c, c->ref[c->done].schema, &at, 0);
+        int rc;
 
+        if (!c->ref[c->done].schema)
+            continue;
+        rc = schema_compile(c, c->ref[c->done].schema, &at, 0);
         if (rc < 0)
             return rc;
         id = (uint32_t)rc;
@@ -320,6 +329,7 @@ int schema_build(struct schema **out, schema_fn compile, const void *arg, struct
         return fail(e, -ENOMEM, "out of memory");
     }
     c->any = SCHEMA_NONE;
+    c->steps = SCHEMA_STEPS;
     c->e = e;
     rc = schema_add(c, &document);
     if (rc >= 0)

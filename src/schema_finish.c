@@ -85,30 +85,33 @@ static int first_of(const struct schema *s, const struct schema_node *n)
 
 /* The property of b with the key that ends at word `at` of a's tree is found by walking both. */
 struct keys {
-    const struct schema *s;
+    struct compiler *c;
     const struct schema_node *a, *b;
 };
 
-static bool literals_apart(const struct schema *s, uint32_t a, uint32_t b)
+static bool literals_apart(struct compiler *c, uint32_t a, uint32_t b)
 {
-    const struct schema_node *x = &s->node[a], *y = &s->node[b];
+    const struct schema_node *x = &c->s->node[a], *y = &c->s->node[b];
 
     if (x->kind != SCHEMA_LITERALS || y->kind != SCHEMA_LITERALS)
         return false;
-    return !schema_words_meet(s, x->words, y->words);
+    return !schema_words_meet(c->s, x->words, y->words, &c->steps);
 }
 
 /* A key that both require tells them apart. */
 static bool keys_apart(const struct keys *k, uint32_t at, uint32_t other, int depth)
 {
-    const struct schema *s = k->s;
+    struct compiler *c = k->c;
+    const struct schema *s = c->s;
     int32_t i = s->word[at].value, j = s->word[other].value;
     uint32_t child, same;
 
     if (i >= 0 && j >= 0 && k->a->required >> i & 1 && k->b->required >> j & 1 &&
-        literals_apart(s, s->link[k->a->link + (uint32_t)i], s->link[k->b->link + (uint32_t)j]))
+        literals_apart(c, s->link[k->a->link + (uint32_t)i], s->link[k->b->link + (uint32_t)j]))
         return true;
-    for (child = s->word[at].child; child && depth < 256; child = s->word[child].sibling) {
+    child = depth < 256 ? s->word[at].child : 0;
+    for (; child && c->steps; child = s->word[child].sibling) {
+        c->steps--;
         same = schema_words_step(s, other, s->word[child].byte);
         if (same && keys_apart(k, child, same, depth + 1))
             return true;
@@ -117,10 +120,11 @@ static bool keys_apart(const struct keys *k, uint32_t at, uint32_t other, int de
 }
 
 /* No value is one of both. */
-static bool apart(const struct schema *s, uint32_t a, uint32_t b)
+static bool apart(struct compiler *c, uint32_t a, uint32_t b)
 {
+    const struct schema *s = c->s;
     const struct schema_node *x = &s->node[a], *y = &s->node[b];
-    const struct keys k = { s, x, y };
+    const struct keys k = { c, x, y };
 
     if ((x->guessed || y->guessed) && x->kind != y->kind)
         return false;
@@ -128,64 +132,80 @@ static bool apart(const struct schema *s, uint32_t a, uint32_t b)
         return true;
     if (x->kind == SCHEMA_OBJECT && y->kind == SCHEMA_OBJECT)
         return keys_apart(&k, x->words, y->words, 0);
-    return literals_apart(s, a, b);
+    return literals_apart(c, a, b);
 }
 
-static bool all_apart(const struct schema *s, const struct flat *a, const struct flat *b)
+/* The node's alternatives, of which it is the only one where it has none. */
+static uint32_t alternatives(const struct schema *s, const uint32_t *node, const uint32_t **out)
 {
-    uint32_t i, j;
+    const struct schema_node *n = &s->node[*node];
+    bool several = n->kind == SCHEMA_ANY_OF;
 
-    for (i = 0; i < a->n; i++)
-        for (j = 0; j < b->n; j++)
-            if (!apart(s, a->id[i], b->id[j]))
+    *out = several ? s->link + n->link : node;
+    return several ? n->links : 1;
+}
+
+static bool all_apart(struct compiler *c, const uint32_t *a, const uint32_t *b)
+{
+    const uint32_t *x, *y;
+    uint32_t i, j, n = alternatives(c->s, a, &x), m = alternatives(c->s, b, &y);
+
+    for (i = 0; i < n; i++)
+        for (j = 0; j < m; j++)
+            if (!apart(c, x[i], y[j]))
                 return false;
-    return !a->many && !b->many;
+    return true;
 }
 
-static int check_one(struct compiler *c, const struct schema_one *one, uint32_t *seen,
-                     uint32_t *mark, uint32_t *todo)
+static int check_one(struct compiler *c, const struct schema_one *one)
 {
-    const struct schema *s = c->s;
-    struct flat a, b;
+    const uint32_t *link = c->s->link + one->link;
     uint32_t i, j;
 
-    for (i = 0; i < one->links; i++) {
-        flatten(s, s->link[one->link + i], seen, ++*mark, todo, &a);
+    for (i = 0; i < one->links; i++)
         for (j = 0; j < i; j++) {
-            flatten(s, s->link[one->link + j], seen, ++*mark, todo, &b);
-            if (!all_apart(s, &a, &b))
-                return fail(c->e, -EBADMSG, "%s: oneOf is supported where the first byte, or the "
-                            "literals of a required property, tell the alternatives apart: "
-                            "%u and %u may be the same", one->path, j, i);
+            if (all_apart(c, &link[i], &link[j]))
+                continue;
+            if (!c->steps)
+                return fail(c->e, -EBADMSG, "%s: too many keys and texts to compare", one->path);
+            return fail(c->e, -EBADMSG, "%s: oneOf is supported where the first byte, or the "
+                        "literals of a required property, tell the alternatives apart: "
+                        "%u and %u may be the same", one->path, j, i);
         }
-    }
     return 0;
 }
 
-static int flatten_all(struct compiler *c, uint32_t *seen, uint32_t *mark, uint32_t *todo)
+static int flatten_all(struct compiler *c)
 {
     struct schema *s = c->s;
+    uint32_t n = s->nodes, *scratch = calloc(4 * (size_t)n, sizeof(*scratch)), i;
+    uint32_t *seen, *todo, *link, *links;       /* [n] each */
     struct flat flat;
-    uint32_t i, *link = calloc(s->nodes, sizeof(*link));
-    int rc = link ? 0 : schema_no_memory(c);
+    int rc = 0;
 
-    for (i = 0; !rc && i < s->nodes; i++) {
+    if (!scratch)
+        return schema_no_memory(c);
+    seen = scratch;
+    todo = seen + n;
+    link = todo + n;
+    links = link + n;
+    for (i = 0; !rc && i < n; i++) {
         if (s->node[i].kind != SCHEMA_ANY_OF)
             continue;
-        flatten(s, i, seen, ++*mark, todo, &flat);
+        flatten(s, i, seen, i + 1, todo, &flat);
         if (flat.many)
             rc = fail(c->e, -EBADMSG, "schema: anyOf with more than %d alternatives",
                       SCHEMA_ALTERNATIVES);
         else
             rc = schema_link(c, flat.id, flat.n, &link[i]);
-        todo[s->nodes + i] = flat.n;
+        links[i] = flat.n;
     }
-    for (i = 0; !rc && i < s->nodes; i++)
+    for (i = 0; !rc && i < n; i++)
         if (s->node[i].kind == SCHEMA_ANY_OF) {
             s->node[i].link = link[i];
-            s->node[i].links = todo[s->nodes + i];
+            s->node[i].links = links[i];
         }
-    free(link);
+    free(scratch);
     return rc;
 }
 
@@ -259,15 +279,11 @@ static int find_heights(struct compiler *c)
 
 int schema_finish(struct compiler *c)
 {
-    uint32_t *seen = calloc(c->s->nodes, sizeof(*seen)), mark = 0;
-    uint32_t *todo = calloc(2 * (size_t)c->s->nodes, sizeof(*todo));
-    int i, rc = seen && todo ? 0 : schema_no_memory(c);
+    int i, rc = flatten_all(c);
 
+    /* Only now, when no choice has more alternatives than may be compared with each other:
+     * else 227 KB of schema take 20 s. */
     for (i = 0; !rc && i < c->ones; i++)
-        rc = check_one(c, &c->one[i], seen, &mark, todo);
-    if (!rc)
-        rc = flatten_all(c, seen, &mark, todo);
-    free(seen);
-    free(todo);
+        rc = check_one(c, &c->one[i]);
     return rc ? rc : find_heights(c);
 }

@@ -66,7 +66,8 @@ struct schema_path {
 };
 
 struct schema_pending {
-    const cJSON *schema;
+    const char *ref;            /* as it is spelled, in the tree that is compiled */
+    const cJSON *schema;        /* NULL: another spelling of one before it */
     uint32_t node;
 };
 
@@ -76,7 +77,11 @@ struct schema_one {
     char path[128];
 };
 
-enum { SCHEMA_REFS = 256, SCHEMA_ONES = 64 };
+enum {
+    SCHEMA_REFS = 256,
+    SCHEMA_ONES = 64,
+    SCHEMA_STEPS = 1 << 20,     /* bytes of keys and texts compared for all oneOf */
+};
 
 struct compiler {
     struct schema *s;
@@ -86,6 +91,7 @@ struct compiler {
     int refs, done;
     struct schema_one one[SCHEMA_ONES];
     int ones;
+    uint32_t steps;             /* of SCHEMA_STEPS, that are left */
     struct err *e;
 };
 
@@ -147,6 +153,8 @@ int schema_words_open(struct schema *s, uint32_t *root);
 int schema_words_add(struct schema *s, uint32_t root, const char *text, size_t n, int32_t value);
 /* The child of a word's byte, or 0. */
 uint32_t schema_words_step(const struct schema *s, uint32_t at, uint8_t byte);
-bool schema_words_meet(const struct schema *s, uint32_t a, uint32_t b);     /* share a word */
+/* Whether the trees share a word.  Where memory or *steps, which counts down, run out, they are
+ * taken to. */
+bool schema_words_meet(const struct schema *s, uint32_t a, uint32_t b, uint32_t *steps);
 
 #endif

@@ -73,8 +73,7 @@ int schema_words_add(struct schema *s, uint32_t root, const char *text, size_t n
     return 0;
 }
 
-/* Whether the trees share a word; where memory fails, they are taken to. */
-bool schema_words_meet(const struct schema *s, uint32_t a, uint32_t b)
+bool schema_words_meet(const struct schema *s, uint32_t a, uint32_t b, uint32_t *steps)
 {
     uint32_t pair[2] = { a, b };
     struct text queue = { 0 };          /* of pairs that are reached by the same bytes */
@@ -88,14 +87,15 @@ bool schema_words_meet(const struct schema *s, uint32_t a, uint32_t b)
         memcpy(pair, queue.s + at, sizeof(pair));
         b = pair[1];
         meet = s->word[pair[0]].value != SCHEMA_NONE && s->word[b].value != SCHEMA_NONE;
-        for (child = s->word[pair[0]].child; child; child = s->word[child].sibling) {
+        for (child = s->word[pair[0]].child; child && *steps; child = s->word[child].sibling) {
+            --*steps;
             pair[0] = child;
             pair[1] = schema_words_step(s, b, s->word[child].byte);
             if (pair[1])
                 text_add(&queue, (const char *)pair, sizeof(pair));
         }
     }
-    meet = meet || queue.failed;
+    meet = meet || queue.failed || !*steps;
     text_free(&queue);
     return meet;
 }

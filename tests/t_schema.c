@@ -2,6 +2,7 @@
 #include "src/automaton.h"
 #include "tests/tap.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 static struct err e;
@@ -118,8 +119,63 @@ static void choices(void)
           "{\"anyOf\":[{\"$ref\":\"#/$defs/n~1\"},{\"type\":\"null\"}]}},\"required\":["
           "\"next\"]}}}",
           LIST("{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"), LIST("{}", "null"));
+    /* Two spellings of one reference. */
+    check("{\"properties\":{\"a\":{\"$ref\":\"#/$defs/~0\"},\"b\":{\"$ref\":\"#/$defs/~\"},\"c\":{"
+          "\"$ref\":\"#/$defs/~0\"}},\"$defs\":{\"~\":{\"type\":\"null\"}}}",
+          LIST("{\"a\":null,\"b\":null,\"c\":null}"), LIST("{\"a\":1}", "{\"b\":1}", "{\"c\":1}"));
     check("{\"allOf\":[{\"type\":\"null\"}]}", LIST("null"), LIST("1"));
     check("true", LIST("1", "{\"a\":[]}", "\"x\""), LIST("", "x"));
+}
+
+static void check_refused(const struct text *t, const char *words)
+{
+    cJSON *node = json_parse(t->s, t->n, &JSON_REQUEST, &e);
+    struct schema *s = NULL;
+
+    ok(node && schema_open(&s, node, "schema", &e) == -EBADMSG && strstr(e.text, words),
+       "%zu bytes of schema: %s", t->n, e.text);
+    schema_close(s);
+    cJSON_Delete(node);
+}
+
+/* Alternatives are counted before they are compared with each other, which would take long where
+ * they are many: so the first fault is the one that is told. */
+static void too_many(void)
+{
+    struct text t = { 0 };
+    int i;
+
+    text_puts(&t, "{\"oneOf\":[{\"type\":\"null\"},{\"type\":\"null\"},{\"anyOf\":[");
+    for (i = 0; i < SCHEMA_ALTERNATIVES; i++)
+        text_printf(&t, "%s{\"const\":%d}", i ? "," : "", i);
+    text_puts(&t, "]}]}");
+    check_refused(&t, "schema: anyOf with more than 32 alternatives");
+    text_free(&t);
+}
+
+/* Alternatives that are told apart by the last of three letters only, and all of that again. */
+static void too_long(void)
+{
+    struct text t = { 0 };
+    int one, i, j;
+
+    text_puts(&t, "{\"$defs\":{\"\":0");
+    for (i = 0; i < SCHEMA_ALTERNATIVES; i++) {
+        text_printf(&t, ",\"%d\":{\"enum\":[", i);
+        for (j = 0; j < 32 * 32; j++)
+            text_printf(&t, "%s\"%c%c%c\"", j ? "," : "", '#' + j / 32, '#' + j % 32, '#' + i);
+        text_puts(&t, "]}");
+    }
+    text_puts(&t, "},\"anyOf\":[");
+    for (one = 0; one < 2; one++) {
+        text_printf(&t, "%s{\"oneOf\":[", one ? "," : "");
+        for (i = 0; i < SCHEMA_ALTERNATIVES; i++)
+            text_printf(&t, "%s{\"$ref\":\"#/$defs/%d\"}", i ? "," : "", i);
+        text_puts(&t, "]}");
+    }
+    text_puts(&t, "]}");
+    check_refused(&t, "schema.anyOf[1].oneOf: too many keys and texts to compare");
+    text_free(&t);
 }
 
 /* Values nest as deep as that and no deeper, whatever the schema. */
@@ -299,6 +355,8 @@ int main(void)
     strings();
     containers();
     choices();
+    too_many();
+    too_long();
     depth();
     refusals();
     sizes();
