@@ -450,26 +450,26 @@ int constraint_advance(struct constraint *c, int32_t id, struct err *e)
 int constraint_open(struct constraint **out, const struct constraint_options *o, struct err *e)
 {
     struct constraint *c = calloc(1, sizeof(*c));
-    int rc = c ? 0 : -ENOMEM;
+    int rc = 0;
 
-    if (c) {
-        c->o = *o;
-        c->first = true;
-        c->think_end = tokenizer_find_added(o->tokenizer, THINK_END);
-        c->call = tokenizer_find_added(o->tokenizer, "<tool_call>");
-        c->call_end = tokenizer_find_added(o->tokenizer, "</tool_call>");
+    if (c)
         c->allowed = calloc(((size_t)o->vocab + 63) / 64, sizeof(*c->allowed));
-        if (!c->allowed)
-            rc = -ENOMEM;
-        if (o->kind >= CONSTRAIN_CALL && (c->call < 0 || c->call_end < 0))
-            rc = -ENOTSUP;
-        if (!rc && o->schema)
-            rc = automaton_open(&c->automaton, o->schema, e);
+    if (!c || !c->allowed) {
+        constraint_close(c);
+        return fail(e, -ENOMEM, "out of memory");
     }
+    c->o = *o;
+    c->first = true;
+    c->think_end = tokenizer_find_added(o->tokenizer, THINK_END);
+    c->call = tokenizer_find_added(o->tokenizer, "<tool_call>");
+    c->call_end = tokenizer_find_added(o->tokenizer, "</tool_call>");
+    if (o->kind >= CONSTRAIN_CALL && (c->call < 0 || c->call_end < 0))
+        rc = fail(e, -ENOTSUP, "the tokenizer has no tokens for the tags of calls");
+    if (!rc && o->schema)
+        rc = automaton_open(&c->automaton, o->schema, e);
     if (rc) {
         constraint_close(c);
-        return fail(e, rc, rc == -ENOMEM ? "out of memory"
-                                         : "the tokenizer has no tokens for the tags of calls");
+        return rc;
     }
     if (o->thinking)
         c->phase = PHASE_THOUGHTS;

@@ -5,7 +5,7 @@
 
 /* What the automaton has answered during one walk over the tree of tokens.  Behind the quote that
  * ends a text all tokens stand at the same place, whatever the text was, so that most steps were
- * done before. */
+ * done before.  State 0 is that without threads, state 1 that at which the walk began. */
 
 enum {
     MEMO_STATES = 128,          /* a state is a number below; more are not remembered */
@@ -27,7 +27,7 @@ struct memo {
 int memo_start(struct memo *m, const struct threads *t);
 
 /* The edge of a byte; text: one of up to 63 ways to get there, 0 for that of the byte alone, with
- * so many characters (below 256) of text in front of it that end in step s. */
+ * so many characters (below 256) of plain text in front of it that end in step s. */
 static inline uint64_t memo_edge(int state, int text, uint32_t characters, enum textstep s,
                                  uint8_t b)
 {
