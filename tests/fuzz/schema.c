@@ -1,8 +1,10 @@
 /* Any text as a schema; behind a NUL, bytes that choose what is written by it.  While the value
  * is not complete some byte must be allowed, and what is complete must be JSON that keeps the
  * schema.  A first byte of 1 takes the text as the parameters of a tool, whose calls must come
- * back from the parser as calls. */
+ * back from the parser as calls.  Where the last of the bytes behind the NUL says so, masks over
+ * a small vocabulary must be what each token by itself says along what was written. */
 #include "src/automaton.h"
+#include "src/constrain.h"
 #include "src/message.h"
 #include "src/schema.h"
 
@@ -12,75 +14,227 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { STEPS_MAX = 1500 };
+enum {
+    CHOSEN_MAX = 96,            /* bytes by choice; what follows is the way to the end */
+    STEPS_MAX = 400,
+    MASKS = 4,
+    BYTES = 256,
+    VOCAB = BYTES + 64,
+};
 
-/* The way to an end: quotes and brackets that close, then whatever is first.  Text that may
- * have control characters is that of an argument, and ends in its tag. */
-static int preferred(const bool *allowed, const struct text *out)
+/* Behind the 256 bytes, so that whatever was written is tokens. */
+static const char *const tokens[] = {
+    "{\"", "{\"a", "{}", "{\"a\":1}", "[{", "[]", "[[", "[\"", "\":", "\": ", "\":\"", "\": \"",
+    "\":{\"", "\":[", "\",", "\", ", "\",\"", "\", \"", "\"}", "\"}]", "\"]", "}}", "},{", "}]",
+    "]}", "],[", ", ", ", \"", ",\"", "true", "false", "null", "aa", "aaaa", "ab", "key", "a\"",
+    "a\": \"b\"", "\\\"", "\\u00", "\\ud83d\\u", "\\n", "\xc3\xa9", "\xa9\xc3", "\xe2\x82", "a\xc3",
+    "\xf0\x9f\x98\x80", "00", "10", "123", "-1", "1.5", "e+", ", 1", "</", "</arg", "arg_value>",
+    "</arg_value>", "a</arg_value>", "<arg_key>",
+};
+
+struct vocabulary {
+    struct tokenizer *tokenizer;
+    struct tokentrie *trie;
+    int32_t call, call_end, eos;
+};
+
+/* As a tokenizer.json spells a byte. */
+static void add_byte(struct text *t, uint8_t b)
 {
-    static const char tag[] = "</arg_value>", close[] = "\"}]<kyte0";
-    size_t n = sizeof(tag) - 2;
+    int other = 0x100, i;
+
+    for (i = 0; i <= b; i++) {
+        bool prints = (i > 0x20 && i < 0x7f) || (i > 0xa0 && i != 0xad);
+
+        if (i == b)
+            text_printf(t, "\\u%04x", (unsigned)(prints ? i : other));
+        other += !prints;
+    }
+}
+
+static struct vocabulary vocabulary_open(void)
+{
+    const int count = sizeof(tokens) / sizeof(*tokens);
+    struct vocabulary v = { .call = BYTES + count, .call_end = BYTES + count + 1,
+                            .eos = BYTES + count + 2 };
+    struct text t = { 0 };
+    const char *s;
     int i;
 
+    text_puts(&t, "{\"decoder\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":"
+                  "\"ByteLevel\",\"add_prefix_space\":false},");
+    text_printf(&t, "\"added_tokens\":[{\"id\":%d,\"content\":\"<tool_call>\"},"
+                    "{\"id\":%d,\"content\":\"</tool_call>\"},"
+                    "{\"id\":%d,\"content\":\"<end>\"}],\"model\":{\"merges\":[],\"vocab\":{",
+                v.call, v.call_end, v.eos);
+    for (i = 0; i < BYTES + count; i++) {
+        text_puts(&t, i ? ",\"" : "\"");
+        if (i < BYTES)
+            add_byte(&t, (uint8_t)i);
+        for (s = i < BYTES ? "" : tokens[i - BYTES]; *s; s++)
+            add_byte(&t, (uint8_t)*s);
+        text_printf(&t, "\":%d", i);
+    }
+    text_puts(&t, "}}}");
+    assert(!tokenizer_open(&v.tokenizer, t.s, t.n, "fuzz", VOCAB, NULL));
+    assert(!tokentrie_open(&v.trie, v.tokenizer, NULL));
+    text_free(&t);
+    return v;
+}
+
+struct writer {
+    struct automaton *a;
+    struct threads t;
+    struct text *out;
+};
+
+/* Write the byte, where it is allowed. */
+static bool put(struct writer *w, uint8_t b)
+{
+    uint32_t mark = automaton_mark(w->a);
+    struct threads next;
+
+    automaton_step(w->a, &w->t, b, &next);
+    if (!next.n) {
+        automaton_release(w->a, mark);
+        return false;
+    }
+    w->t = next;
+    text_add(w->out, &(char){ (char)b }, 1);
+    return true;
+}
+
+/* Write some byte: those that structure JSON and small letters first, which is soon over.  False
+ * where none of all is allowed. */
+static bool put_any(struct writer *w, uint8_t how)
+{
+    static const char usual[] = "\"}]{[,:1 0-.e<>/_abcdefghijklmnopqrstuvwxyz23456789E+\\";
+    const int n = sizeof(usual) - 1;
+    int i;
+
+    for (i = 0; i < n; i++)
+        if (put(w, (uint8_t)usual[(how + i) % n]))
+            return true;
+    for (i = 0; i < 256; i++)
+        if (put(w, (uint8_t)(how + i)))
+            return true;
+    return false;
+}
+
+/* The way to an end: quotes and brackets that close.  Text that may have control characters is
+ * that of an argument, and ends in its tag. */
+static bool put_end(struct writer *w)
+{
+    static const char tag[] = "</arg_value>", close[] = "\"}]<kyte0";
+    const struct text *out = w->out;
+    uint32_t mark = automaton_mark(w->a);
+    size_t n = sizeof(tag) - 2;
+    struct threads next;
+    int i;
+
+    automaton_step(w->a, &w->t, 1, &next);
+    automaton_release(w->a, mark);
     while (n && (out->n < n || memcmp(out->s + out->n - n, tag, n) != 0))
         n--;
-    if (allowed[1])
-        return (uint8_t)tag[n];
+    if (next.n && put(w, (uint8_t)tag[n]))
+        return true;
     for (i = 0; close[i]; i++)
-        if (allowed[(uint8_t)close[i]])
-            return (uint8_t)close[i];
-    for (i = 0; i < 256; i++)
-        if (allowed[i])
-            break;
-    return i;
+        if (put(w, (uint8_t)close[i]))
+            return true;
+    return put_any(w, 0);
 }
 
-static int chosen(const bool *allowed, uint8_t how)
-{
-    int n = 0, i;
-
-    for (i = 0; i < 256; i++)
-        n += allowed[i];
-    if (!n)
-        return 256;
-    n = how % n;
-    for (i = 0; !allowed[i] || n--; i++)
-        ;
-    return i;
-}
-
-/* True where the value in *out is complete. */
+/* Append a value to *out.  True where it is complete. */
 static bool write_value(struct text *out, const struct schema *s, const uint8_t *data, size_t size)
 {
+    struct writer w = { .out = out };
+    bool final = false;
+    size_t step;
+
+    assert(!automaton_open(&w.a, s, NULL));
+    automaton_start(w.a, &w.t);
+    size = size < CHOSEN_MAX ? size : CHOSEN_MAX;
+    for (step = 0; step < STEPS_MAX; step++) {
+        final = automaton_final(w.a, &w.t);
+        if (final && step >= size)
+            break;
+        if (!(step < size ? put(&w, data[step]) || put_any(&w, data[step]) : put_end(&w))) {
+            assert(final);
+            break;
+        }
+        final = false;
+    }
+    assert(!automaton_failed(w.a));
+    automaton_close(w.a);
+    return final;
+}
+
+/* Whether the mask is what every token by itself says. */
+static bool exact(const struct vocabulary *v, struct automaton *a, const struct threads *t,
+                  const uint64_t *allowed, int32_t end)
+{
+    int32_t id;
+
+    for (id = 0; id < tokenizer_vocab(v->tokenizer); id++) {
+        struct threads at = *t, next;
+        uint32_t mark = automaton_mark(a);
+        size_t n = 0, i;
+        const char *s = tokenizer_bytes(v->tokenizer, id, &n);
+        bool must = id == end && automaton_final(a, t);
+
+        if (!tokenizer_added(v->tokenizer, id)) {
+            for (i = 0; i < n && at.n; i++) {
+                automaton_step(a, &at, (uint8_t)s[i], &next);
+                at = next;
+            }
+            must = at.n;
+        }
+        automaton_release(a, mark);
+        if ((allowed[id >> 6] >> (id & 63) & 1) != must)
+            return false;
+    }
+    return true;
+}
+
+/* Some masks along the value that was written. */
+static void check_masks(const struct schema *s, bool call, const char *out, size_t n)
+{
+    static struct vocabulary v;         /* built once for all inputs */
+    struct constraint_options o = { .kind = call ? CONSTRAIN_CALL : CONSTRAIN_DOCUMENT,
+                                    .schema = s, .vocab = VOCAB, .eos_count = 1 };
+    struct constraint *c;
     struct automaton *a;
     struct threads t, next;
-    bool allowed[256], final = false;
-    int step, b;
+    const uint64_t *allowed;
+    size_t i;
 
-    assert(!automaton_open(&a, s, NULL));
+    if (!v.trie)
+        v = vocabulary_open();
+    o.tokenizer = v.tokenizer;
+    o.trie = v.trie;
+    o.eos = &v.eos;
+    assert(!automaton_open(&a, s, NULL) && !constraint_open(&c, &o, NULL));
     automaton_start(a, &t);
-    for (step = 0; step < STEPS_MAX; step++) {
-        uint32_t mark = automaton_mark(a);
-
-        for (b = 0; b < 256; b++) {
-            automaton_step(a, &t, (uint8_t)b, &next);
-            allowed[b] = next.n > 0;
-            automaton_release(a, mark);
+    assert(!call || !constraint_advance(c, v.call, NULL));
+    for (i = 0; i <= n; i++) {
+        if (i % (n / MASKS + 1) == n % (n / MASKS + 1)) {
+            assert(!constraint_mask(c, &allowed, NULL));
+            assert(exact(&v, a, &t, allowed, call ? v.call_end : v.eos));
         }
-        final = automaton_final(a, &t);
-        if (final && (size_t)step >= size)
+        if (i == n)
             break;
-        b = (size_t)step < size ? chosen(allowed, data[step]) : preferred(allowed, out);
-        assert(b < 256 || final);
-        if (b == 256)
-            break;
-        automaton_step(a, &t, (uint8_t)b, &next);
+        assert(!constraint_advance(c, (uint8_t)out[i], NULL));
+        automaton_step(a, &t, (uint8_t)out[i], &next);
         t = next;
-        automaton_compact(a, &t);
-        text_add(out, &(char){ (char)b }, 1);
     }
+    constraint_close(c);
     automaton_close(a);
-    return final;
+}
+
+/* An eighth of the inputs: masks cost as much as the value. */
+static bool wants_masks(const uint8_t *data, size_t size)
+{
+    return size && data[size - 1] % 8 == 0;
 }
 
 static void try_document(const cJSON *schema, const uint8_t *data, size_t size)
@@ -100,6 +254,8 @@ static void try_document(const cJSON *schema, const uint8_t *data, size_t size)
         assert(v && validate(schema, schema, v, 0));
         cJSON_Delete(v);
     }
+    if (wants_masks(data, size))
+        check_masks(s, false, out.s, out.n);
     text_free(&out);
     schema_close(s);
 }
@@ -107,19 +263,24 @@ static void try_document(const cJSON *schema, const uint8_t *data, size_t size)
 static void try_call(const cJSON *tools, const uint8_t *data, size_t size)
 {
     const cJSON *parameters = json_get(json_get(tools->child, "function"), "parameters");
+    static const char tag[] = "<tool_call>";
     struct text out = { 0 };
     struct message m = { 0 };
     const struct toolparse_options o = { false, tools, message_event, &m };
     struct toolparse *t;
     struct schema *s;
     struct err e;
+    bool whole;
     cJSON *v;
 
     /* Others are refused with the request (src/request_chat.c). */
     if (!cJSON_IsObject(parameters) || schema_open_calls(&s, tools, NULL, &e))
         return;
-    text_puts(&out, "<tool_call>");
-    if (write_value(&out, s, data, size)) {
+    text_puts(&out, tag);
+    whole = write_value(&out, s, data, size);
+    if (wants_masks(data, size))
+        check_masks(s, true, out.s + strlen(tag), out.n - strlen(tag));
+    if (whole) {
         text_puts(&out, "</tool_call>");
         assert(!toolparse_open(&t, &o, NULL));
         assert(!toolparse_push(t, out.s, out.n) && !toolparse_end(t, true));
