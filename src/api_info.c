@@ -147,6 +147,8 @@ static void add_experts(struct text *out, const struct tier_counts *t)
                 "laguna_expert_requests_total{tier=\"ram\"} %ju\n"
                 "laguna_expert_requests_total{tier=\"nvme\"} %ju\n", (uintmax_t)t->vram,
                 (uintmax_t)t->ram, (uintmax_t)t->nvme);
+    add_metric(out, "experts_fetched_total", "counter",
+               "Experts in RAM that the GPU computed for a token.", (double)t->uploaded);
     add_metric(out, "expert_nvme_bytes_total", "counter", "Bytes of experts read from the drive.",
                (double)t->nvme_bytes);
     add_metric(out, "io_wait_seconds_total", "counter", "The engine waited for the drive.",

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 static const double CLOSE_SECONDS = 10;
 
@@ -434,8 +435,15 @@ bool expert_tiers_poll(struct expert_tiers *t)
 
 void expert_tiers_fill(struct expert_tiers *t)
 {
-    while (cache_poll(t->cache, 0.1))
+    const struct timespec nap = { 0, 1000000 };
+    bool reads = true;
+
+    while (reads || pinning_busy(t->pinning)) {
+        reads = cache_poll(t->cache, 0.1) > 0;
         tell_stream(t);
+        if (!reads)
+            nanosleep(&nap, NULL);
+    }
 }
 
 void expert_tiers_check_pins(struct expert_tiers *t)

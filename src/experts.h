@@ -112,7 +112,7 @@ void experts_count_uploads(struct experts *x, int n);
 /* Take in what was read and go on filling RAM.  Whether reads are under way.  Never blocks. */
 bool experts_poll(struct experts *x);
 
-/* Until RAM is as full as it gets.  Blocks. */
+/* Until RAM is as full as it gets, and pinned.  Blocks. */
 void experts_fill(struct experts *x);
 
 /* The router's choices go into the statistics. */

@@ -311,6 +311,7 @@ static struct tier_counts tiers_since(struct tier_counts now, struct tier_counts
 {
     return (struct tier_counts){
         .vram = now.vram - then.vram, .ram = now.ram - then.ram, .nvme = now.nvme - then.nvme,
+        .uploaded = now.uploaded - then.uploaded,
         .nvme_bytes = now.nvme_bytes - then.nvme_bytes,
         .io_wait_seconds = now.io_wait_seconds - then.io_wait_seconds,
     };

@@ -12,7 +12,7 @@ struct pinning {
     pin_fn pin;
     unpin_fn unpin;
     pthread_t thread;
-    atomic_bool stop, failed;
+    atomic_bool stop, failed, ended;
     bool told;
     atomic_int ready;                   /* chunks */
     struct err e;                       /* valid where failed */
@@ -34,6 +34,7 @@ static void *run(void *arg)
     }
     if (rc)
         atomic_store(&p->failed, true);
+    atomic_store(&p->ended, true);
     return NULL;
 }
 
@@ -65,6 +66,11 @@ int pinning_ready(const struct pinning *p)
 bool pinning_done(const struct pinning *p)
 {
     return pinning_ready(p) == slab_chunks(p->slab);
+}
+
+bool pinning_busy(const struct pinning *p)
+{
+    return !atomic_load(&p->ended);
 }
 
 bool pinning_failed(struct pinning *p, struct err *e)

@@ -18,6 +18,9 @@ int  pinning_start(struct pinning **out, struct slab *slab, pin_fn pin, unpin_fn
 int  pinning_ready(const struct pinning *p);
 bool pinning_done(const struct pinning *p);
 
+/* Whether the thread is still at work: false when all is done, and where it was refused. */
+bool pinning_busy(const struct pinning *p);
+
 /* True once, with the words, where memory was refused: the rest stays as it is. */
 bool pinning_failed(struct pinning *p, struct err *e);
 

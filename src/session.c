@@ -203,7 +203,6 @@ static int hand_out(struct session *s, const struct batch *b, const struct eval 
 
     for (int first = from; first < to; first += LOGIT_ROWS) {
         int n = to - first < LOGIT_ROWS ? to - first : LOGIT_ROWS;
-
         bool later = v->lazy && b->tokens == 1 && runner_chooses(&s->engine->runner);
         int rc = later ? 0 : runner_logits(&s->engine->runner, first, n, s->logits, e);
 
@@ -223,6 +222,7 @@ static int hand_out(struct session *s, const struct batch *b, const struct eval 
 int position_logits(const struct position *p, const float **out, struct err *e)
 {
     struct session *s = p->session;
+
     *out = p->logits ? p->logits : s->logits;
     return p->logits ? 0 : runner_logits(&s->engine->runner, 0, 1, s->logits, e);
 }

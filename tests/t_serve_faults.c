@@ -221,7 +221,8 @@ static void fill_while_idle(struct bed *b)
        strstr(got.s, "\nlaguna_vram_seats 303\n") && strstr(got.s, "\nlaguna_vram_seated 303\n") &&
        strstr(got.s, "\nlaguna_vram_promotions_total 303\n") &&
        strstr(got.s, "\nlaguna_vram_demotions_total 0\n") &&
-       strstr(got.s, "\nlaguna_vram_upload_bytes_total "), "the metrics have it");
+       strstr(got.s, "\nlaguna_vram_upload_bytes_total ") &&
+       strstr(got.s, "\nlaguna_experts_fetched_total "), "the metrics have it");
     text_free(&got);
     got = serve_get(&b->s, "/props", &status);
     ok(strstr(got.s, "\"gpu\":\"plain C\""), "so have the properties");
