@@ -90,6 +90,7 @@ SHELL_TESTS = \
 GPU_TESTS = \
     tests/check_gpu \
     tests/check_gpu_copy \
+    tests/check_gpu_offer \
     tests/check_gpu_group
 
 check_PROGRAMS     += $(C_TESTS) $(FUZZ_TESTS) $(GPU_TESTS)
@@ -113,6 +114,7 @@ tests_libtests_a_SOURCES += tests/validate.h
 tests_libtests_a_SOURCES += tests/gpu_model.h
 tests_libtests_a_SOURCES += tests/gpu_plain.h
 tests_libtests_a_SOURCES += tests/gpu_steps.h
+tests_libtests_a_SOURCES += tests/gpu_host.h
 tests_libtests_a_SOURCES += tests/serve.h tests/serve.c
 tests_libtests_a_SOURCES += tests/routes.h tests/routes.c
 tests_libtests_a_SOURCES += tests/bench.h tests/bench.c
@@ -166,6 +168,7 @@ checkasm: tests/checkasm
 check-gpu: $(GPU_TESTS)
 	tests/check_gpu --full
 	tests/check_gpu_copy
+	tests/check_gpu_offer
 	tests/check_gpu_group
 
 bench: $(BENCHES) tests/mkmodel
