@@ -250,9 +250,14 @@ else
     done
     refused 78 'io_uring' 'H01 --io uring where there is none' \
         inject io_uring_setup:error=ENOSYS "$prog" $ask -m "$cut" --ram-experts 0 --io uring
-    for nth in 1 2; do
-        more='--ram-experts 0' still "H03 io_uring_register, call $nth: ENOMEM" \
-            inject "io_uring_register:error=ENOMEM:when=$nth"
+    # The first call enables the ring; the others, while nobody waits, tell it of slots.
+    more='--ram-experts 0' still "H03 io_uring_register, call 1: ENOMEM" \
+        inject "io_uring_register:error=ENOMEM:when=1"
+    for nth in 2 3; do
+        inject "io_uring_register:error=ENOMEM:when=$nth" "$prog" bench -m "$cut" -p 8 -n 2 -r 1 \
+            -c 1024 --ram-experts 1M --json >"$dir/out" 2>"$dir/err" </dev/null &&
+            grep -q '"test": "tg2"' "$dir/out" && grep -q 'not registered for reading' "$dir/err"
+        result $? "H03 io_uring_register, call $nth: ENOMEM: a warning and an answer"
     done
     for error in EINTR EAGAIN EBUSY; do
         more='--ram-experts 0' still "H04 every third io_uring_enter: $error" \
