@@ -111,6 +111,7 @@ tests_libtests_a_SOURCES += tests/data.h
 tests_libtests_a_SOURCES += tests/damage.h
 tests_libtests_a_SOURCES += tests/golden.h
 tests_libtests_a_SOURCES += tests/validate.h
+tests_libtests_a_SOURCES += tests/engine_bed.h
 tests_libtests_a_SOURCES += tests/gpu_model.h
 tests_libtests_a_SOURCES += tests/gpu_plain.h
 tests_libtests_a_SOURCES += tests/gpu_steps.h

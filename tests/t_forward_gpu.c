@@ -3,48 +3,22 @@
  * to where it was.  Under --deterministic, what lies in RAM changes no bit. */
 #include "cuda/gpu.h"
 #include "src/generate.h"
-#include "src/options.h"
+#include "tests/engine_bed.h"
 #include "tests/golden.h"
-#include "tests/tap.h"
 
 #include <math.h>
 #include <time.h>
 
 enum { VOCAB_MOST = 1 << 17, PROMPT = 100, STEPS = 4, LONG = 900, BACK = 200 };
 
-struct bed {
-    struct options o;
-    struct engine *g;
-    struct session *s;
-    float *last;                /* [vocab]: the logits of the last position */
-    int vocab;
-};
-
 static bool set_up_as(struct bed *b, const char *device, int64_t vram, int64_t ram,
                       bool deterministic)
 {
-    static char dir[4096];
-    struct err e = { "" };
-    int rc;
-
-    snprintf(dir, sizeof(dir), "%s/models/nano", source_dir());
-    *b = (struct bed){ .o = { .model_dir = dir, .isa = "ref", .kv_type = "bf16", .threads = 2,
-                              .device = device, .context = 1024, .ram_bytes = SIZE_AUTO,
-                              .ram_experts_bytes = ram, .vram_experts_bytes = vram,
-                              .vram_reserve_bytes = SIZE_AUTO, .io = "auto", .io_depth = 4,
-                              .deterministic = deterministic, .log = { .level = LOG_QUIET } } };
-    /* So little that a batch is one of 512 tokens, which the rings outlast. */
-    for (int i = 0; i < OPTION_GPUS; i++)
-        b->o.vram_bytes[i] = 100 << 20;
-    rc = engine_open(&b->g, &b->o, &e);
-    if (!rc)
-        rc = session_open(&b->s, b->g, &e);
-    ok(!rc, "%s opens: %s", device, e.text);
-    if (rc)
-        return false;
-    b->vocab = engine_model(b->g)->shape.vocab;
-    b->last = calloc((size_t)b->vocab, sizeof(*b->last));
-    return b->last;
+    bed_settings(b, device);
+    b->o.vram_experts_bytes = vram;
+    b->o.ram_experts_bytes = ram;
+    b->o.deterministic = deterministic;
+    return bed_open(b);
 }
 
 static bool set_up(struct bed *b, const char *device, int64_t vram, int64_t ram)
@@ -52,25 +26,10 @@ static bool set_up(struct bed *b, const char *device, int64_t vram, int64_t ram)
     return set_up_as(b, device, vram, ram, true);
 }
 
-static void tear_down(struct bed *b)
-{
-    session_close(b->s);
-    engine_close(b->g);
-    free(b->last);
-}
-
-static int keep(void *arg, const struct position *p)
-{
-    struct bed *b = arg;
-
-    memcpy(b->last, p->logits, (size_t)b->vocab * sizeof(*b->last));
-    return 0;
-}
-
 static bool eval(struct bed *b, struct session *s, const int32_t *id, int n, bool stepwise,
                  int mark)
 {
-    struct eval v = { .rows = EVAL_LAST, .stepwise = stepwise, .mark = mark, .each = keep,
+    struct eval v = { .rows = EVAL_LAST, .stepwise = stepwise, .mark = mark, .each = bed_keep,
                       .arg = b };
     struct err e;
     int rc = session_eval(s, id, n, &v, &e);
@@ -87,16 +46,6 @@ static double distance(const struct bed *a, const struct bed *b)
     for (int i = 0; i < a->vocab; i++)
         worst = fmax(worst, fabs((double)a->last[i] - (double)b->last[i]));
     return worst;
-}
-
-static int best(const struct bed *b)
-{
-    int at = 0;
-
-    for (int i = 1; i < b->vocab; i++)
-        if (b->last[i] > b->last[at])
-            at = i;
-    return at;
 }
 
 /* A prompt in one batch, then steps: the same tokens as the CPU's, and nearly its logits. */
@@ -116,12 +65,12 @@ static void compare(const int32_t *id, int64_t vram, const char *what)
         if (!eval(&cpu, cpu.s, id + i, 1, true, 0) || !eval(&gpu, gpu.s, id + i, 1, true, 0))
             break;
         d = distance(&cpu, &gpu);
-        same += best(&cpu) == best(&gpu) && d < 0.5;
+        same += bed_best(&cpu) == bed_best(&gpu) && d < 0.5;
     }
     ok(same == STEPS, "%d of %d steps choose alike, the last logits differ by %.3f", same, STEPS,
        d);
-    tear_down(&cpu);
-    tear_down(&gpu);
+    bed_close(&cpu);
+    bed_close(&gpu);
 }
 
 /* Two conversations in turns, against each alone. */
@@ -142,8 +91,8 @@ static void take_turns(const int32_t *id)
        eval(&alone, alone.s, id + 97, 2, true, 0) && eval(&b, other, id + 97, 2, true, 0) &&
        distance(&b, &alone) == 0, "and the second one's");
     session_close(other);
-    tear_down(&b);
-    tear_down(&alone);
+    bed_close(&b);
+    bed_close(&alone);
 }
 
 /* Back to a snapshot when the rings have gone on. */
@@ -158,8 +107,8 @@ static void go_back(const int32_t *id)
     ok(eval(&b, b.s, id + 3, 40, false, 0) && eval(&again, again.s, id, BACK, false, 0) &&
        eval(&again, again.s, id + 3, 40, false, 0) && distance(&b, &again) == 0,
        "and on from there: the same bits as without the detour");
-    tear_down(&b);
-    tear_down(&again);
+    bed_close(&b);
+    bed_close(&again);
 }
 
 /* With the same experts in VRAM, where the others lie does not matter. */
@@ -176,8 +125,8 @@ static void place_anywhere(const int32_t *id)
     ok(engine_tiers(few.g).nvme > engine_tiers(all.g).nvme && engine_tiers(all.g).vram ==
        engine_tiers(few.g).vram && engine_tiers(all.g).vram, "%d times an expert was in VRAM",
        (int)engine_tiers(all.g).vram);
-    tear_down(&all);
-    tear_down(&few);
+    bed_close(&all);
+    bed_close(&few);
 }
 
 /* What passed through for a prompt holds nothing of RAM afterwards: seats are filled by way of
@@ -199,7 +148,7 @@ static void give_back(const int32_t *id)
     ok(!rc && engine_vram(b.g).seated == engine_vram(b.g).seats && engine_vram(b.g).seated,
        "then %d of %d seats are taken: %s", engine_vram(b.g).seated, engine_vram(b.g).seats,
        e.text);
-    tear_down(&b);
+    bed_close(&b);
 }
 
 /* An answer whose logits the host never sees, against one where it does, and chooses itself. */
@@ -225,7 +174,7 @@ static void choose(const int32_t *id, const struct sampling *p)
        e.text);
     generation_free(&there);
     generation_free(&here);
-    tear_down(&b);
+    bed_close(&b);
 }
 
 static void choose_alike(const int32_t *id)

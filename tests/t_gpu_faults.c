@@ -2,12 +2,10 @@
  * others have, and a GPU that fails, is late or counts wrong in a step or a batch.  What a
  * request loses is itself: the next one gives the bits of a run without the fault. */
 #include "src/commands.h"
-#include "src/engine.h"
 #include "src/engine_faults.h"
 #include "src/engine_internal.h"
-#include "src/options.h"
+#include "tests/engine_bed.h"
 #include "tests/golden.h"
-#include "tests/tap.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,63 +15,24 @@
 
 enum { PROMPT = 60, STEPS = 3, MANY = 40 };
 
-struct bed {
-    struct options o;
-    struct engine *g;
-    struct session *s;
-    float *last;                /* [vocab]: the logits of the last position */
-    struct err e;               /* of the last call that failed */
-};
-
 static void describe(struct bed *b, const char *device, const struct engine_faults *f)
 {
-    static char dir[4096];
-
-    snprintf(dir, sizeof(dir), "%s/models/nano", source_dir());
-    *b = (struct bed){ .o = { .model_dir = dir, .isa = "ref", .kv_type = "bf16", .threads = 2,
-                              .device = device, .context = 1024, .ram_bytes = SIZE_AUTO,
-                              .ram_experts_bytes = 0, .vram_experts_bytes = 4 << 20,
-                              .vram_reserve_bytes = SIZE_AUTO, .io = "auto", .io_depth = 4,
-                              .gpu_watchdog = 5, .deterministic = true, .faults = f,
-                              .log = { .level = LOG_QUIET } } };
-    for (int i = 0; i < OPTION_GPUS; i++)
-        b->o.vram_bytes[i] = 100 << 20;
-}
-
-static void tear_down(struct bed *b)
-{
-    session_close(b->s);
-    engine_close(b->g);
-    free(b->last);
+    bed_settings(b, device);
+    b->o.ram_experts_bytes = 0;
+    b->o.vram_experts_bytes = 4 << 20;
+    b->o.gpu_watchdog = 5;
+    b->o.faults = f;
 }
 
 static bool set_up(struct bed *b, const struct engine_faults *f)
 {
-    int rc;
-
     describe(b, "ref", f);
-    rc = engine_open(&b->g, &b->o, &b->e);
-    if (!rc)
-        rc = session_open(&b->s, b->g, &b->e);
-    if (rc) {
-        ok(0, "an engine opens: %s", b->e.text);
-        return false;
-    }
-    b->last = calloc((size_t)engine_model(b->g)->shape.vocab, sizeof(*b->last));
-    return b->last;
-}
-
-static int keep(void *arg, const struct position *p)
-{
-    struct bed *b = arg;
-
-    memcpy(b->last, p->logits, (size_t)engine_model(b->g)->shape.vocab * sizeof(*b->last));
-    return 0;
+    return bed_open(b);
 }
 
 static int eval(struct bed *b, const int32_t *id, int n, bool stepwise)
 {
-    struct eval v = { .rows = EVAL_LAST, .stepwise = stepwise, .each = keep, .arg = b };
+    struct eval v = { .rows = EVAL_LAST, .stepwise = stepwise, .each = bed_keep, .arg = b };
 
     return session_eval(b->s, id, n, &v, &b->e);
 }
@@ -164,8 +123,8 @@ static void survive(const struct mishap *m, const int32_t *id)
            same(&whole, &hurt), "the batch again: the same bits");
     ok(!eval(&whole, id + PROMPT, STEPS, true) && !eval(&hurt, id + PROMPT, STEPS, true) &&
        same(&whole, &hurt), "the steps that follow: the same bits");
-    tear_down(&whole);
-    tear_down(&hurt);
+    bed_close(&whole);
+    bed_close(&hurt);
 }
 
 static void survive_all(const int32_t *id)
@@ -203,7 +162,7 @@ static void lose(const char *name, const struct engine_faults *f, const int32_t 
        first.text);
     ok(eval(&b, id, 8, false) == -EREMOTEIO && !strcmp(first.text, b.e.text),
        "whatever comes later hears the same");
-    tear_down(&b);
+    bed_close(&b);
     ok(1, "and nothing hangs");
 }
 
@@ -220,7 +179,7 @@ static void lose_it(const int32_t *id)
         return;
     /* Behind those that fill the seats: the second one that a prompt streams. */
     in_copy.gpu.dead_fill = engine_vram(b.g).seats + 2;
-    tear_down(&b);
+    bed_close(&b);
     lose("lost in a step", &in_step, id);
     lose("lost in a batch", &in_batch, id);
     lose("lost in a copy", &in_copy, id);
@@ -274,7 +233,7 @@ static void lose_while_idle(void)
     for (int i = 0; !rc && i < 1000000; i++)
         rc = engine_idle(b.g, 0.001, &b.e) < 0 ? 1 : 0;
     ok(rc == 1 && strstr(b.e.text, "GPU 0"), "lost while nobody asks: %s", b.e.text);
-    tear_down(&b);
+    bed_close(&b);
 }
 
 /* All seats are taken, and RAM is full, without a token; then there is nothing to do. */
@@ -295,7 +254,7 @@ static void fill_while_idle(void)
     ok(!more && engine_vram(b.g).seats > 0 && engine_vram(b.g).seated == engine_vram(b.g).seats,
        "%d calls while nobody asks: %d of %d seats are taken", calls, engine_vram(b.g).seated,
        engine_vram(b.g).seats);
-    tear_down(&b);
+    bed_close(&b);
 }
 
 /* --- cards -------------------------------------------------------------------------------- */
@@ -372,7 +331,7 @@ static void open_on(const struct card *c, const char *name)
                     : !b.o.log.notices, "%d warnings: %s", b.o.log.notices,
            b.o.log.notices ? b.o.log.notice[0] : "");
     ok(rc || c->used == !!engine_gpu_name(b.g), "it is %sused", c->used ? "" : "not ");
-    tear_down(&b);
+    bed_close(&b);
 }
 
 static void open_cards(void)
@@ -415,7 +374,7 @@ static void plan_less(void)
             return;
         }
         seats[i] = engine_placement(b.g)->vram_slots;
-        tear_down(&b);
+        bed_close(&b);
         f.list = list_taken;
     }
     ok(seats[1] < seats[0] && seats[1] >= 0, "%d seats instead of %d where others have VRAM",

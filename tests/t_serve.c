@@ -1,5 +1,6 @@
 /* The server over the nano model, from outside: transport, who may ask, the three APIs, clients
  * that leave, the queue, and the end. */
+#include "tests/files.h"
 #include "tests/serve.h"
 #include "tests/tap.h"
 
@@ -339,7 +340,6 @@ static void test_keys(const char *model)
 
 int main(void)
 {
-    const char *dir = getenv("srcdir");
     char model[1024], state[] = "/tmp/t_serve.XXXXXX";
     const char *const options[] = { "-m", model, "--state-dir", state, "--port", "0", "--queue",
                                     "2", "--head-seconds", "1", "--drain-seconds", "1", NULL };
@@ -347,7 +347,7 @@ int main(void)
     double start;
     int fd;
 
-    snprintf(model, sizeof(model), "%s/models/nano", dir ? dir : ".");
+    snprintf(model, sizeof(model), "%s/models/nano", source_dir());
     if (!mkdtemp(state) || !serve_start(&s, options)) {
         ok(false, "the server starts");
         return done();

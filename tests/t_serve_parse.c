@@ -1,5 +1,6 @@
 /* What a model writes, through the whole server: every case streamed and whole, its tags as
  * tokens and in single bytes, must come out the same. */
+#include "tests/files.h"
 #include "tests/serve.h"
 #include "tests/tap.h"
 
@@ -270,12 +271,11 @@ static void test_recall(const struct serving *server, char mode)
 
 int main(void)
 {
-    const char *dir = getenv("srcdir");
     char model[1024];
     const char *const options[] = { "-m", model, "--port", "0", NULL };
     struct serving server;
 
-    snprintf(model, sizeof(model), "%s/models/nano", dir ? dir : ".");
+    snprintf(model, sizeof(model), "%s/models/nano", source_dir());
     if (!serve_start(&server, options)) {
         ok(false, "the server starts");
         return done();

@@ -2,6 +2,7 @@
  * round trips, and the figures the issue asks for. */
 #include "src/command_io.h"
 #include "src/tokenizer.h"
+#include "tests/files.h"
 #include "tests/tap.h"
 
 #include <errno.h>
@@ -26,14 +27,13 @@ enum { TIMED = 1 };
 enum { NANO_VOCAB = 4096, RUN = 1000000 };
 
 /* The caller frees it.  NULL where there is no such file. */
-static char *read_file(const char *under, size_t *n)
+static char *find_file(const char *under, size_t *n)
 {
-    const char *dir = getenv("srcdir");
     char path[4096], *bytes = NULL;
     long size = -1;
     FILE *f;
 
-    snprintf(path, sizeof(path), "%s/%s", dir ? dir : ".", under);
+    snprintf(path, sizeof(path), "%s/%s", source_dir(), under);
     f = fopen(path, "rb");
     if (!f)
         return NULL;
@@ -89,7 +89,7 @@ static bool encodes_to(const struct tokenizer *t, const char *s, size_t n, int s
 static void test_golden(const struct tokenizer *t)
 {
     size_t n = 0;
-    char *text = read_file("models/nano/golden/tokenizer.json", &n), *nul = text;
+    char *text = find_file("models/nano/golden/tokenizer.json", &n), *nul = text;
     struct err e = { "no file" };
     cJSON *root = NULL;
     const cJSON *node, *plain;
@@ -396,14 +396,6 @@ static void test_sizes(const char *json, size_t n)
     tokenizer_close(NULL);
 }
 
-static double cpu_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static double encode_seconds(const struct tokenizer *t, const char *s, size_t n)
 {
     struct ids ids = { 0 };
@@ -505,7 +497,7 @@ static void test_added(const char *json, size_t n)
 static void test_speed(const struct tokenizer *t)
 {
     size_t n = 0;
-    char *text = read_file("../shared/nano/golden/held.txt", &n);
+    char *text = find_file("../shared/nano/golden/held.txt", &n);
     double best = 1e9;
     int i;
 
@@ -563,7 +555,7 @@ static void test_threads(const struct tokenizer *t, const char *text, size_t n)
 int main(void)
 {
     size_t n = 0;
-    char *json = read_file("models/nano/tokenizer.json", &n);
+    char *json = find_file("models/nano/tokenizer.json", &n);
     struct tokenizer *t = NULL;
     struct err e = { "no file" };
 

@@ -1,10 +1,8 @@
 /* Experts that the GPU fetches in a decode step: how many and whether, by what they cost; and over
  * gpu_ref.c the same tokens as the CPU's, whoever computes them. */
-#include "src/engine.h"
-#include "src/options.h"
 #include "src/upload.h"
+#include "tests/engine_bed.h"
 #include "tests/golden.h"
-#include "tests/tap.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -91,75 +89,29 @@ static void check_steps(void)
 
 /* --- the engine ------------------------------------------------------------------------------ */
 
-struct bed {
-    struct options o;
-    struct engine *g;
-    struct session *s;
-    float *last;                /* [vocab] */
-    int vocab;
-};
-
 static bool set_up(struct bed *b, const char *device, float share)
 {
-    static char dir[4096];
     struct err e = { "" };
-    int rc;
 
-    snprintf(dir, sizeof(dir), "%s/models/nano", source_dir());
-    *b = (struct bed){ .o = { .model_dir = dir, .isa = "ref", .kv_type = "bf16", .threads = 2,
-                              .device = device, .context = 1024, .ram_bytes = SIZE_AUTO,
-                              .ram_experts_bytes = SIZE_AUTO, .vram_experts_bytes = 1 << 20,
-                              .vram_reserve_bytes = SIZE_AUTO, .io = "auto", .io_depth = 4,
-                              .upload_share = share, .log = { .level = LOG_QUIET } } };
-    for (int i = 0; i < OPTION_GPUS; i++)
-        b->o.vram_bytes[i] = 100 << 20;
-    rc = engine_open(&b->g, &b->o, &e);
-    if (!rc)
-        rc = session_open(&b->s, b->g, &e);
-    if (!rc)
-        rc = engine_warm(b->g, &e);
-    ok(!rc, "%s opens: %s", device, e.text);
-    if (rc)
+    bed_settings(b, device);
+    b->o.vram_experts_bytes = 1 << 20;
+    b->o.deterministic = false;
+    b->o.upload_share = share;
+    if (!bed_open(b))
         return false;
-    b->vocab = engine_model(b->g)->shape.vocab;
-    b->last = calloc((size_t)b->vocab, sizeof(*b->last));
-    return b->last;
-}
-
-static void tear_down(struct bed *b)
-{
-    session_close(b->s);
-    engine_close(b->g);
-    free(b->last);
-}
-
-static int keep(void *arg, const struct position *p)
-{
-    struct bed *b = arg;
-
-    memcpy(b->last, p->logits, (size_t)b->vocab * sizeof(*b->last));
-    return 0;
+    ok(!engine_warm(b->g, &e), "it is warm: %s", e.text);
+    return true;
 }
 
 static bool eval(struct bed *b, const int32_t *id, int n)
 {
-    struct eval v = { .rows = EVAL_LAST, .stepwise = n == 1, .each = keep, .arg = b };
+    struct eval v = { .rows = EVAL_LAST, .stepwise = n == 1, .each = bed_keep, .arg = b };
     struct err e = { "" };
     int rc = session_eval(b->s, id, n, &v, &e);
 
     if (rc)
         printf("# %s\n", e.text);
     return !rc;
-}
-
-static int best(const struct bed *b)
-{
-    int at = 0;
-
-    for (int i = 1; i < b->vocab; i++)
-        if (b->last[i] > b->last[at])
-            at = i;
-    return at;
 }
 
 /* Steps after a prompt, against the CPU alone.  What they differ by comes of BF16 on the GPU, and
@@ -178,7 +130,7 @@ static double compare(const int32_t *id, float share, double usual)
     for (int i = PROMPT; i < PROMPT + STEPS; i++) {
         if (!eval(&cpu, id + i, 1) || !eval(&gpu, id + i, 1))
             break;
-        same += best(&cpu) == best(&gpu);
+        same += bed_best(&cpu) == bed_best(&gpu);
         for (int k = 0; k < cpu.vocab; k++)
             off += fabs((double)cpu.last[k] - (double)gpu.last[k]) / cpu.vocab / STEPS;
     }
@@ -190,8 +142,8 @@ static double compare(const int32_t *id, float share, double usual)
        "%d experts fetched, of %d in RAM", (int)after.uploaded, (int)(after.ram - before.ram));
     if (share >= 1)
         ok(after.uploaded == after.ram - before.ram, "they are all that were there");
-    tear_down(&cpu);
-    tear_down(&gpu);
+    bed_close(&cpu);
+    bed_close(&gpu);
     return off;
 }
 
