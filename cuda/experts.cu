@@ -2,7 +2,9 @@
  * two more for those that an offer has brought.  Blocks of other pairs leave at once. */
 #include "cuda/matvec.cuh"
 
-enum { GATE_WARPS = 8, DOWN_WARPS = 4 };
+/* Blocks on one multiprocessor that registers must allow for up to eight tokens: with them a
+ * layer of S-2.1 is on an H200 all at once, and no block runs after all others. */
+enum { GATE_WARPS = 4, GATE_BLOCKS = 6, DOWN_WARPS = 2, DOWN_BLOCKS = 16 };
 
 struct step_experts {
     const struct pair *pair;            /* [n][topk] */
@@ -13,9 +15,9 @@ struct step_experts {
     int n, topk, hidden, expert_inner;
 };
 
-/* gate and up of 16 inner rows: warps 0..3 split the columns of gate, 4..7 those of up. */
+/* gate and up of 16 inner rows: half of the warps split the columns of gate, half those of up. */
 template <int NT>
-__global__ static void __launch_bounds__(GATE_WARPS *WARP)
+__global__ static void __launch_bounds__(GATE_WARPS *WARP, NT == 1 ? GATE_BLOCKS : 1)
     gate_up_kernel(const struct step_experts a)
 {
     __shared__ float tile[GATE_WARPS * TILE_ROWS * 8 * NT];
@@ -36,7 +38,7 @@ __global__ static void __launch_bounds__(GATE_WARPS *WARP)
         v.x += (size_t)(i / a.topk) * a.hidden;
         v.n = 1;
     }
-    tile_share<NT>(acc, m, row0, v, warp % half, half);
+    tile_share<NT, 3>(acc, m, row0, v, warp % half, half);
     tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
     __syncthreads();
     for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {
@@ -55,7 +57,8 @@ __global__ static void __launch_bounds__(GATE_WARPS *WARP)
 }
 
 template <int NT>
-__global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const struct step_experts a)
+__global__ static void __launch_bounds__(DOWN_WARPS *WARP, NT == 1 ? DOWN_BLOCKS : 1)
+    down_kernel(const struct step_experts a)
 {
     __shared__ float tile[DOWN_WARPS * TILE_ROWS * 8 * NT];
     int warp = threadIdx.x / WARP, row0 = blockIdx.x * TILE_ROWS, i = blockIdx.y;
@@ -72,7 +75,7 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP) down_kernel(const str
         v = { a.inner + (size_t)i * a.expert_inner, (size_t)a.expert_inner, 1 };
     else
         v = { a.shared_inner, (size_t)m.cols, a.n };
-    tile_share<NT>(acc, m, row0, v, warp, DOWN_WARPS);
+    tile_share<NT, 2>(acc, m, row0, v, warp, DOWN_WARPS);
     tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
     __syncthreads();
     for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {

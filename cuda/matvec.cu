@@ -2,10 +2,12 @@
  * and all their columns, split over its warps, so nothing is added between blocks. */
 #include "cuda/matvec.cuh"
 
-enum { MATVEC_WARPS = 8 };
+/* At most, and the blocks of so many on one multiprocessor that registers must allow for up to
+ * eight tokens. */
+enum { MATVEC_WARPS = 12, MATVEC_BLOCKS = 2, LEAST_WARPS = 4, LEAST_COLUMNS = 256 };
 
 template <int NT>
-__global__ static void __launch_bounds__(MATVEC_WARPS *WARP)
+__global__ static void __launch_bounds__(MATVEC_WARPS *WARP, NT == 1 ? MATVEC_BLOCKS : 1)
     matvec_kernel(const struct product p)
 {
     __shared__ float tile[MATVEC_WARPS * TILE_ROWS * 8 * NT];
@@ -20,7 +22,7 @@ __global__ static void __launch_bounds__(MATVEC_WARPS *WARP)
     }
     const struct part &part = p.part[i];
 
-    tile_share<NT>(acc, part.m, row0, v, warp, warps);
+    tile_share<NT, 3>(acc, part.m, row0, v, warp, warps);
     tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
     __syncthreads();
     for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {
@@ -32,6 +34,16 @@ __global__ static void __launch_bounds__(MATVEC_WARPS *WARP)
     }
 }
 
+/* As many warps a block as let all blocks run at once, and have columns to share. */
+static int warps_of(const struct gpu *g, int tiles, int cols)
+{
+    int warps = MATVEC_WARPS, most = MATVEC_BLOCKS * MATVEC_WARPS * g->sms;
+
+    while (warps > LEAST_WARPS && (tiles * warps > most || cols < warps * LEAST_COLUMNS))
+        warps -= LEAST_WARPS;
+    return warps;
+}
+
 void queue_matvec(struct gpu *g, const struct product *p)
 {
     int tiles = 0, cols = 0;
@@ -40,8 +52,7 @@ void queue_matvec(struct gpu *g, const struct product *p)
         tiles += ceil_div(p->part[i].m.rows, TILE_ROWS);
         cols = p->part[i].m.cols;
     }
-    /* Few rows leave multiprocessors idle, and long rows take long: more warps a row then. */
-    int warps = tiles < 4 * g->sms && cols >= 2048 ? MATVEC_WARPS : 4;
+    int warps = warps_of(g, tiles, cols);
 
     if (p->n <= 8)
         launch_early(g, matvec_kernel<1>, dim3(tiles, 1), warps * WARP, 0, *p);

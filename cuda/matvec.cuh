@@ -104,7 +104,12 @@ static __device__ __forceinline__ uint32_t masked(uint32_t v, uint32_t mask, uin
 /* Nibbles four apart make a pair, so that one mask takes two of them: 128 + n is the BF16
  * 0x4300 | n, and subtracting 128 + zero is exact. */
 template <> struct codec<W_INT4> {
-    enum { COLUMNS = 32, STEPS = 8, X_WORDS = 16 };
+    enum { COLUMNS = 32, STEPS = 8, X_WORDS = 16, SCALE_BYTES = 2 };
+
+    static __device__ __forceinline__ uint32_t scale(const uint8_t *at)
+    {
+        return __ldg((const uint16_t *)at);
+    }
 
     static __device__ __forceinline__ struct dequant load(const struct matrix &m,
                                                          const struct groups &g, int row,
@@ -150,7 +155,12 @@ template <> struct codec<W_INT4> {
 /* The code's exponent and mantissa, moved to BF16's, are 2^126 too small; E8M0 byte b is
  * 2^(b - 127), whose BF16 is b << 7 but for b = 0. */
 template <> struct codec<W_MXFP4> {
-    enum { COLUMNS = 32, STEPS = 8, X_WORDS = 16 };
+    enum { COLUMNS = 32, STEPS = 8, X_WORDS = 16, SCALE_BYTES = 1 };
+
+    static __device__ __forceinline__ uint32_t scale(const uint8_t *at)
+    {
+        return __ldg(at);
+    }
 
     static __device__ __forceinline__ struct dequant load(const struct matrix &m,
                                                          const struct groups &g, int row,
@@ -194,7 +204,12 @@ template <> struct codec<W_MXFP4> {
 
 /* A byte under the exponent of 2^23 is the float 8388608 + byte. */
 template <> struct codec<W_INT8> {
-    enum { COLUMNS = 16, STEPS = 4, X_WORDS = 8 };
+    enum { COLUMNS = 16, STEPS = 4, X_WORDS = 8, SCALE_BYTES = 2 };
+
+    static __device__ __forceinline__ uint32_t scale(const uint8_t *at)
+    {
+        return __ldg((const uint16_t *)at);
+    }
 
     static __device__ __forceinline__ struct dequant load(const struct matrix &m,
                                                          const struct groups &g, int row,
@@ -245,7 +260,12 @@ template <> struct codec<W_INT8> {
 };
 
 template <> struct codec<W_BF16> {
-    enum { COLUMNS = 8, STEPS = 2, X_WORDS = 4 };
+    enum { COLUMNS = 8, STEPS = 2, X_WORDS = 4, SCALE_BYTES = 0 };
+
+    static __device__ __forceinline__ uint32_t scale(const uint8_t *)
+    {
+        return 0;
+    }
 
     static __device__ __forceinline__ struct dequant load(const struct matrix &,
                                                          const struct groups &, int, int)
@@ -309,42 +329,64 @@ static __device__ __forceinline__ void load_x(uint32_t x[WORDS], const bf16 *fro
     }
 }
 
-/* One warp's walk along 16 rows in chunks of 4 * COLUMNS, of which lane t has a quarter. */
-template <enum wformat F, int NT> struct walk_rows {
+/* One warp's walk along 16 rows in chunks of 4 * COLUMNS, of which lane t has a quarter.
+ * PLAIN: what a matrix mostly is, groups of 32 columns without zero points, or no scales.  A
+ * chunk's scales then lie at fixed distances, and no instruction asks where. */
+template <enum wformat F, int NT, bool PLAIN> struct walk_rows {
     typedef codec<F> C;
-    enum { AHEAD = 3 };         /* loads in flight, 1 KiB each a warp */
+    enum { CHUNK = 4 * C::COLUMNS, SCALES = CHUNK / 32 * C::SCALE_BYTES };
 
     const struct matrix &m;
     struct groups groups;
     int top, bottom;            /* this lane's rows; those beyond the last are the last again */
-    const uint8_t *w0, *w1;
+    int k;                      /* the lane's next column */
+    const uint8_t *w[2];        /* its bytes in both rows */
+    const uint8_t *scale[2];    /* PLAIN: their scales */
     const bf16 *x[NT];          /* tokens beyond the last are the last again: nobody reads them */
 
     __device__ __forceinline__ walk_rows(const struct matrix &matrix, int row0,
-                                         const struct tokens &v) : m(matrix)
+                                         const struct tokens &v, int chunk) : m(matrix)
     {
-        int r = threadIdx.x % WARP / 4;
+        int r = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+        uint32_t bytes = (uint32_t)row_bytes(F, m.cols), each = (uint32_t)m.cols / 32;
 
-        groups = groups_of(m);
+        k = chunk * CHUNK + t * C::COLUMNS;
         top = min(row0 + r, m.rows - 1);
         bottom = min(row0 + r + 8, m.rows - 1);
-        w0 = (const uint8_t *)m.weight + (size_t)top * row_bytes(F, m.cols);
-        w1 = (const uint8_t *)m.weight + (size_t)bottom * row_bytes(F, m.cols);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t row = i ? bottom : top;
+
+            w[i] = (const uint8_t *)m.weight + (uint64_t)row * bytes + row_bytes(F, k);
+            if (PLAIN)
+                scale[i] = (const uint8_t *)m.scale +
+                           ((uint64_t)row * each + (uint32_t)k / 32) * C::SCALE_BYTES;
+        }
+        if (!PLAIN)
+            groups = groups_of(m);
 #pragma unroll
         for (int j = 0; j < NT; j++)
-            x[j] = v.x + (size_t)min(j * 8 + r, v.n - 1) * v.stride;
+            x[j] = v.x + (size_t)min(j * 8 + r, v.n - 1) * v.stride + k;
+    }
+
+    __device__ __forceinline__ struct dequant scales(int i, int u) const
+    {
+        int row = i ? bottom : top;
+
+        return PLAIN ? C::unpack({ C::scale(scale[i] + u * SCALES), 0 }, m, row)
+                     : C::load(m, groups, row, k + u * CHUNK);
     }
 
     __device__ __forceinline__ void multiply(float acc[NT][4], const uint4 &a, const uint4 &b,
                                              const struct dequant &da, const struct dequant &db,
-                                             int k)
+                                             int at)
     {
         const uint32_t wa[4] = { a.x, a.y, a.z, a.w }, wb[4] = { b.x, b.y, b.z, b.w };
         uint32_t words[NT][C::X_WORDS];
 
 #pragma unroll
         for (int j = 0; j < NT; j++)
-            load_x<C::X_WORDS>(words[j], x[j] + k);
+            load_x<C::X_WORDS>(words[j], x[j] + at);
 #pragma unroll
         for (int s = 0; s < C::STEPS; s++) {
             uint32_t f[4] = { C::pair(wa, 2 * s, da), C::pair(wb, 2 * s, db),
@@ -356,82 +398,91 @@ template <enum wformat F, int NT> struct walk_rows {
         }
     }
 
-    /* AHEAD chunks from c on; GUARD: fewer, or columns may end inside.  A lane beyond the
-     * columns multiplies zeros by the row's first activations. */
-    template <bool GUARD>
-    __device__ __forceinline__ void step(float acc[NT][4], int c, int to)
+    /* The next N chunks; GUARD: columns may end inside.  A lane beyond the columns multiplies
+     * zeros by the row's last activations. */
+    template <int N, bool GUARD> __device__ __forceinline__ void step(float acc[NT][4])
     {
-        uint4 a[AHEAD], b[AHEAD];
-        struct dequant da[AHEAD], db[AHEAD];
-        int first = (c * 4 + threadIdx.x % 4) * C::COLUMNS;
+        uint4 a[N], b[N];
+        struct dequant da[N], db[N];
 
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            int k = first + u * 4 * C::COLUMNS;
-
+        for (int u = 0; u < N; u++) {
             a[u] = b[u] = make_uint4(0, 0, 0, 0);
             da[u] = db[u] = dequant{};
-            if (!GUARD || (c + u < to && k < m.cols)) {
-                a[u] = __ldcs((const uint4 *)(w0 + row_bytes(F, k)));
-                b[u] = __ldcs((const uint4 *)(w1 + row_bytes(F, k)));
-                da[u] = C::load(m, groups, top, k);
-                db[u] = C::load(m, groups, bottom, k);
+            if (!GUARD || k + u * CHUNK < m.cols) {
+                a[u] = __ldcs((const uint4 *)(w[0] + u * row_bytes(F, CHUNK)));
+                b[u] = __ldcs((const uint4 *)(w[1] + u * row_bytes(F, CHUNK)));
+                da[u] = scales(0, u);
+                db[u] = scales(1, u);
             }
         }
         begin_in_order();
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            int k = first + u * 4 * C::COLUMNS;
-
-            if (GUARD && c + u >= to)
-                break;
-            multiply(acc, a[u], b[u], da[u], db[u], GUARD && k >= m.cols ? 0 : k);
+        for (int u = 0; u < N; u++)
+            multiply(acc, a[u], b[u], da[u], db[u],
+                     GUARD && k + u * CHUNK >= m.cols ? m.cols - C::COLUMNS - k : u * CHUNK);
+        k += N * CHUNK;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            w[i] += N * row_bytes(F, CHUNK);
+            scale[i] += N * SCALES;
         }
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+            x[j] += N * CHUNK;
     }
 };
 
-/* acc += rows row0..row0 + 15 times 8 * NT tokens, over chunks from..to. */
-template <enum wformat F, int NT>
-static __device__ __forceinline__ void tile_of(float acc[NT][4], const struct matrix &m, int row0,
-                                               const struct tokens &v, int from, int to)
-{
-    typedef walk_rows<F, NT> W;
-    W w(m, row0, v);
-    int whole = min(to, m.cols / (4 * codec<F>::COLUMNS)), c = from;
-
-    for (; c + W::AHEAD <= whole; c += W::AHEAD)
-        w.template step<false>(acc, c, to);
-    for (; c < to; c += W::AHEAD)
-        w.template step<true>(acc, c, to);
-}
-
-template <enum wformat F, int NT>
+/* acc += rows row0..row0 + 15 times 8 * NT tokens, over a warp's share of the chunks, AHEAD of
+ * them in flight, 1 KiB each. */
+template <enum wformat F, int NT, bool PLAIN, int AHEAD>
 static __device__ __forceinline__ void share_of(float acc[NT][4], const struct matrix &m, int row0,
                                                 const struct tokens &v, int warp, int warps)
 {
-    int chunks = (m.cols + 4 * codec<F>::COLUMNS - 1) / (4 * codec<F>::COLUMNS);
+    typedef walk_rows<F, NT, PLAIN> W;
+    int chunks = (m.cols + W::CHUNK - 1) / W::CHUNK;
+    int c = chunks * warp / warps, to = chunks * (warp + 1) / warps;
+    int whole = min(to, m.cols / W::CHUNK);
+    W w(m, row0, v, c);
 
-    tile_of<F, NT>(acc, m, row0, v, chunks * warp / warps, chunks * (warp + 1) / warps);
+    for (; c + AHEAD <= whole; c += AHEAD)
+        w.template step<AHEAD, false>(acc);
+    if (AHEAD > 2 && c + 2 <= whole) {
+        w.template step<2, false>(acc);
+        c += 2;
+    }
+    for (; c < to; c++)
+        w.template step<1, true>(acc);
+}
+
+template <enum wformat F, int NT, int AHEAD>
+static __device__ __forceinline__ void any_share(float acc[NT][4], const struct matrix &m, int row0,
+                                                 const struct tokens &v, int warp, int warps)
+{
+    if (!m.zero && m.group == 32)
+        share_of<F, NT, true, AHEAD>(acc, m, row0, v, warp, warps);
+    else
+        share_of<F, NT, false, 2>(acc, m, row0, v, warp, warps);
 }
 
 /* One warp's share of the columns of a tile, whatever the format. */
-template <int NT>
+template <int NT, int AHEAD>
 static __device__ __forceinline__ void tile_share(float acc[NT][4], const struct matrix &m,
                                                   int row0, const struct tokens &v, int warp,
                                                   int warps)
 {
     switch (m.format) {
     case W_BF16:
-        share_of<W_BF16, NT>(acc, m, row0, v, warp, warps);
+        share_of<W_BF16, NT, true, AHEAD>(acc, m, row0, v, warp, warps);
         break;
     case W_INT8:
-        share_of<W_INT8, NT>(acc, m, row0, v, warp, warps);
+        any_share<W_INT8, NT, AHEAD>(acc, m, row0, v, warp, warps);
         break;
     case W_INT4:
-        share_of<W_INT4, NT>(acc, m, row0, v, warp, warps);
+        any_share<W_INT4, NT, AHEAD>(acc, m, row0, v, warp, warps);
         break;
     default:
-        share_of<W_MXFP4, NT>(acc, m, row0, v, warp, warps);
+        share_of<W_MXFP4, NT, true, AHEAD>(acc, m, row0, v, warp, warps);
         break;
     }
 }
