@@ -425,7 +425,8 @@ template <enum wformat F, int NT, bool PLAIN> struct walk_rows {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             w[i] += N * row_bytes(F, CHUNK);
-            scale[i] += N * SCALES;
+            if (PLAIN)
+                scale[i] += N * SCALES;
         }
 #pragma unroll
         for (int j = 0; j < NT; j++)
@@ -455,6 +456,7 @@ static __device__ __forceinline__ void share_of(float acc[NT][4], const struct m
         w.template step<1, true>(acc);
 }
 
+/* The same, whatever the groups. */
 template <enum wformat F, int NT, int AHEAD>
 static __device__ __forceinline__ void any_share(float acc[NT][4], const struct matrix &m, int row0,
                                                  const struct tokens &v, int warp, int warps)
@@ -482,7 +484,7 @@ static __device__ __forceinline__ void tile_share(float acc[NT][4], const struct
         any_share<W_INT4, NT, AHEAD>(acc, m, row0, v, warp, warps);
         break;
     default:
-        share_of<W_MXFP4, NT, true, AHEAD>(acc, m, row0, v, warp, warps);
+        any_share<W_MXFP4, NT, AHEAD>(acc, m, row0, v, warp, warps);
         break;
     }
 }
