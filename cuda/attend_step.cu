@@ -265,19 +265,26 @@ static __device__ __forceinline__ void mask(float (&s)[EIGHTS][4], struct scales
     }
 }
 
-/* Keys begin, begin + stride, ... (16 each) below end; memory: this warp's ring. */
+/* Keys begin, begin + stride, ... (16 each) below end; memory: this warp's ring.  Where all that
+ * the ring takes at first is older than this step, it is on its way before the kernel in front,
+ * which writes the keys from position `pos` on, has ended. */
 template <int DIM, int TYPE, int EIGHTS>
 static __device__ __forceinline__ void walk(struct state<DIM, EIGHTS> &st, const struct attend &a,
                                             const struct rows &rs, const struct range &all,
-                                            uint32_t memory, int begin, int end, int stride)
+                                            uint32_t memory, int begin, int end, int stride,
+                                            int pos)
 {
+    typedef tiles<DIM, TYPE> T;
     walker<DIM, TYPE, EIGHTS> w;
-    struct tiles<DIM, TYPE> tile;
+    T tile;
     struct scale_queue<TYPE> queue;
 
+    if (min(begin + (T::COUNT - 1) * stride + STEP_KEYS, end) > pos)
+        begin_in_order();
     tile.open(a, rs.kv_head, memory, all, end);
     tile.start(begin, stride);
     queue.open(a, rs.kv_head, tile.ring, begin, stride);
+    begin_in_order();
     w.load_queries(a, rs);
     for (int at = begin; at < end; at += stride) {
         struct scales m = queue.take(a, tile.ring, at, stride);
@@ -358,16 +365,18 @@ __global__ static void __launch_bounds__(ATTEND_THREADS, blocks_of(TYPE, EIGHTS)
     size_t at = (size_t)token * gridDim.y + blockIdx.y;
     float *partial = a.partial + at * a.splits * PART;
 
-    begin_in_order();
     chunk = max((int)CHUNK_LEAST,
                 ((keys + a.splits - 1) / a.splits + CHUNK_LEAST - 1) / CHUNK_LEAST * CHUNK_LEAST);
     active = (keys + chunk - 1) / chunk;
-    if ((int)blockIdx.x >= active)
+    if ((int)blockIdx.x >= active) {
+        begin_in_order();
         return;
+    }
     begin = all.from + blockIdx.x * chunk;
     begin_state(st);
     walk<DIM, TYPE, EIGHTS>(st, a, rs, all, shared_address(memory) + warp * T::COUNT * T::TILE,
-                            begin + warp * STEP_KEYS, min(begin + chunk, all.to), CHUNK_LEAST);
+                            begin + warp * STEP_KEYS, min(begin + chunk, all.to), CHUNK_LEAST,
+                            pos);
     __syncthreads();
     keep_state<DIM, TYPE, EIGHTS>(parts + warp * PART, st);
     __syncthreads();
