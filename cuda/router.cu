@@ -6,18 +6,18 @@
 #include "cuda/gpu_internal.cuh"
 #include "cuda/ticket.cuh"
 
-enum { ROUTER_THREADS = 256, ROUTER_SPLIT = 2, TILE = 64, TILE_K = 16 };
+enum { ROUTER_THREADS = 256, ROUTER_SPLIT = 2, TILE = 64, TILE_K = 32, TILE_SPLITS = 8 };
 enum { ROUTER_ROWS = ROUTER_THREADS / WARP / ROUTER_SPLIT };
 
 struct router {
     const float *h;                     /* [n][hidden] */
     const bf16 *w;                      /* [experts][hidden] */
     const float *bias;                  /* [experts] */
-    float *logits;                      /* [n][experts] */
+    float *logits;                      /* [splits][n][experts]: sums of some columns each */
     uint16_t *id;                       /* [n][topk] */
     float *weight;                      /* [n][topk] */
     struct mailbox *box;
-    int n, hidden, experts, topk, layer;
+    int n, hidden, experts, topk, layer, splits;
     float softcap;
     bool norm_topk, sqrtsoftplus;
 };
@@ -71,18 +71,27 @@ static __device__ int rank_of(const struct selection &s, int x, int experts)
     return rank;
 }
 
+/* The parts of a logit, in the order of their columns. */
+static __device__ float logit_of(const struct router &r, int t, int x)
+{
+    size_t each = (size_t)r.n * r.experts, at = (size_t)t * r.experts + x;
+    float sum = __ldcg(r.logits + at);
+
+    for (int i = 1; i < r.splits; i++)
+        sum += __ldcg(r.logits + i * each + at);
+    return sum;
+}
+
 static __device__ void score_experts(struct selection &s, const struct router &r, int t,
                                      const int *seat)
 {
-    const float *logits = r.logits + (size_t)t * r.experts;
-
     for (int x = threadIdx.x; x < MAX_EXPERTS; x += blockDim.x) {
         float sel = -INFINITY;
 
         if (x < r.experts) {
             if (seat)
                 s.seat[x] = seat[x];
-            s.score[x] = score_of(r, __ldcg(logits + x));
+            s.score[x] = score_of(r, logit_of(r, t, x));
             sel = s.score[x] + r.bias[x];
             if (!isfinite(sel)) {
                 sel = -INFINITY;
@@ -259,37 +268,97 @@ __global__ static void __launch_bounds__(ROUTER_THREADS)
     post_share(r, p);
 }
 
-/* Many tokens: logits in tiles of 64 tokens and 64 experts, 16 of them a thread. */
-__global__ static void __launch_bounds__(256) logits_kernel(const struct router r)
+static_assert(ROUTER_THREADS == 4 * TILE && TILE_K == 4 * 8, "four threads bring a row");
+
+/* What a thread brings for a tile: eight columns of a token and of an expert. */
+struct run {
+    float4 h[2];
+    uint4 w;
+};
+
+static __device__ __forceinline__ struct run load_run(const struct router &r, int t, int x, int k,
+                                                      int end)
 {
-    __shared__ float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4];
-    int t0 = blockIdx.x * TILE, x0 = blockIdx.y * TILE;
+    struct run v = {};
+
+    if (k >= end)
+        return v;
+    if (t < r.n) {
+        v.h[0] = *(const float4 *)(r.h + (size_t)t * r.hidden + k);
+        v.h[1] = *(const float4 *)(r.h + (size_t)t * r.hidden + k + 4);
+    }
+    if (x < r.experts)
+        v.w = __ldg((const uint4 *)(r.w + (size_t)x * r.hidden + k));
+    return v;
+}
+
+/* Row i of column k lies at i ^ (k & ~7): the four runs of eight columns that a warp stores then
+ * meet no bank twice, and four rows stay together. */
+typedef float tile_columns[TILE_K][TILE];
+
+static __device__ __forceinline__ void store_run(tile_columns &a, tile_columns &b, int row, int k,
+                                                 const struct run &v)
+{
+    const uint32_t w[4] = { v.w.x, v.w.y, v.w.z, v.w.w };
+    int at = row ^ k;
+
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        a[k + 4 * i][at] = v.h[i].x;
+        a[k + 4 * i + 1][at] = v.h[i].y;
+        a[k + 4 * i + 2][at] = v.h[i].z;
+        a[k + 4 * i + 3][at] = v.h[i].w;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        b[k + 2 * i][at] = __uint_as_float(w[i] << 16);
+        b[k + 2 * i + 1][at] = __uint_as_float(w[i] & 0xffff0000);
+    }
+}
+
+/* acc += TILE_K columns of the four tokens from ty and the four experts from tx. */
+static __device__ __forceinline__ void multiply_tiles(float (&acc)[4][4], const tile_columns &a,
+                                                      const tile_columns &b, int ty, int tx)
+{
+#pragma unroll
+    for (int c = 0; c < TILE_K; c++) {
+        const float4 u = *(const float4 *)&a[c][ty ^ (c & ~7)];
+        const float4 v = *(const float4 *)&b[c][tx ^ (c & ~7)];
+        const float ua[4] = { u.x, u.y, u.z, u.w }, va[4] = { v.x, v.y, v.z, v.w };
+
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                acc[i][j] += ua[i] * va[j];
+    }
+}
+
+/* Many tokens: tiles of 64 tokens and 64 experts, 16 sums a thread, grid (tokens, experts, parts
+ * of the columns).  The next columns are on their way while these are multiplied. */
+__global__ static void __launch_bounds__(ROUTER_THREADS) logits_kernel(const struct router r)
+{
+    __shared__ alignas(16) tile_columns a, b;
+    int row = threadIdx.x / 4, k = threadIdx.x % 4 * 8;
+    int t0 = blockIdx.x * TILE, x0 = blockIdx.y * TILE, steps = (r.hidden + TILE_K - 1) / TILE_K;
+    int from = steps * (int)blockIdx.z / r.splits * TILE_K;
+    int end = min(steps * (int)(blockIdx.z + 1) / r.splits * TILE_K, r.hidden);
     int ty = threadIdx.x / 16 * 4, tx = threadIdx.x % 16 * 4;
+    float *out = r.logits + (size_t)blockIdx.z * r.n * r.experts;
+    struct run next = load_run(r, t0 + row, x0 + row, from + k, end);
     float acc[4][4] = {};
 
-    for (int k0 = 0; k0 < r.hidden; k0 += TILE_K) {
-        for (int i = threadIdx.x; i < TILE * TILE_K; i += 256) {
-            int row = i / TILE_K, k = i % TILE_K;
-            bool token = t0 + row < r.n, expert = x0 + row < r.experts;
-
-            a[k][row] = token ? r.h[(size_t)(t0 + row) * r.hidden + k0 + k] : 0;
-            b[k][row] = expert ? __uint_as_float(
-                (uint32_t)r.w[(size_t)(x0 + row) * r.hidden + k0 + k] << 16) : 0;
-        }
+    for (int k0 = from; k0 < end; k0 += TILE_K) {
+        store_run(a, b, row, k, next);
         __syncthreads();
-#pragma unroll
-        for (int k = 0; k < TILE_K; k++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    acc[i][j] += a[k][ty + i] * b[k][tx + j];
+        next = load_run(r, t0 + row, x0 + row, k0 + TILE_K + k, end);
+        multiply_tiles(acc, a, b, ty, tx);
         __syncthreads();
     }
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++)
             if (t0 + ty + i < r.n && x0 + tx + j < r.experts)
-                r.logits[(size_t)(t0 + ty + i) * r.experts + x0 + tx + j] = acc[i][j];
+                out[(size_t)(t0 + ty + i) * r.experts + x0 + tx + j] = acc[i][j];
 }
 
 __global__ static void __launch_bounds__(ROUTER_THREADS) select_kernel(const struct router r)
@@ -313,6 +382,16 @@ static struct posting posting_of(struct gpu *g, int layer)
     return p;
 }
 
+/* Parts of the columns, for which the scratch of a whole batch has room: a short batch has too few
+ * tiles to keep the device busy. */
+static int splits_of(const struct gpu *g, int n)
+{
+    int most = g->c.batch / n, columns = g->shape.hidden / (4 * TILE_K);
+
+    most = most < columns ? most : columns;
+    return most < 1 ? 1 : most < TILE_SPLITS ? most : TILE_SPLITS;
+}
+
 void queue_router(struct gpu *g, int layer, int n, bool step)
 {
     const struct shape *s = &g->shape;
@@ -321,8 +400,8 @@ void queue_router(struct gpu *g, int layer, int n, bool step)
         .h = g->s.h32, .w = (const bf16 *)w->router.weight, .bias = w->router_bias,
         .logits = g->s.router, .id = g->s.route_id, .weight = g->s.route_weight,
         .box = g->box_dev, .n = n, .hidden = s->hidden, .experts = s->experts, .topk = s->topk,
-        .layer = layer, .softcap = s->router_softcap, .norm_topk = s->norm_topk,
-        .sqrtsoftplus = s->sqrtsoftplus,
+        .layer = layer, .splits = n <= GPU_STEP_TOKENS ? 1 : splits_of(g, n),
+        .softcap = s->router_softcap, .norm_topk = s->norm_topk, .sqrtsoftplus = s->sqrtsoftplus,
     };
     struct posting p = {};
 
@@ -333,8 +412,8 @@ void queue_router(struct gpu *g, int layer, int n, bool step)
         launch_early(g, router_kernel, dim3(ceil_div(s->experts, ROUTER_ROWS), n), ROUTER_THREADS,
                      0, r, p);
     } else {
-        logits_kernel<<<dim3(ceil_div(n, TILE), ceil_div(s->experts, TILE)), 256, 0,
-                        g->stream>>>(r);
+        logits_kernel<<<dim3(ceil_div(n, TILE), ceil_div(s->experts, TILE), r.splits),
+                        ROUTER_THREADS, 0, g->stream>>>(r);
         select_kernel<<<n, ROUTER_THREADS, 0, g->stream>>>(r);
     }
     LAUNCHED(g);
