@@ -6,6 +6,7 @@
 
 #include <cuda_runtime.h>
 #include <errno.h>
+#include <string.h>
 
 enum {
     MOST_BYTES = 128 << 20,     /* of each of the two copies in VRAM: more than any L2 */
@@ -39,6 +40,8 @@ static void take_queue(struct copies *c)
 {
     keep(c, cudaMalloc((void **)&c->to, c->bytes));
     keep(c, cudaHostAlloc((void **)&c->host, c->host_bytes, 0));
+    if (c->rc == cudaSuccess)
+        memset(c->host, 0, c->host_bytes);
     keep(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     keep(c, cudaEventCreate(&c->begin));
 }
