@@ -233,6 +233,9 @@ static void check_numbers(const struct mul_case *c, const struct checkasm *k, st
     static float reference[TOKENS_MAX][ROWS_MAX];
     enum act act = c->act;
     size_t cols = (size_t)c->m.cols;
+    /* The longest chain of additions: a sum for every second group of 32, the tree inside a group
+     * and that of the sums, and the products' own roundings; half a unit of the last place each. */
+    double rounding = fmax(2e-6, ((double)cols / 64 + 16) * FLT_EPSILON / 2);
 
     for (int t = 0; t < c->n; t++)
         plain_round(x[t], error[t], c->x + (size_t)t * cols, c->m.cols, act);
@@ -254,7 +257,7 @@ static void check_numbers(const struct mul_case *c, const struct checkasm *k, st
                     slack += fabs(x[t][i]) * FLT_MIN;
             }
             /* Under flushing each product or factor below FLT_MIN may have become 0. */
-            bound = 2e-6 * size + (k->flush ? 1e-30 : 2e-42 * (double)cols);
+            bound = rounding * size + (k->flush ? 1e-30 : 2e-42 * (double)cols);
             if (k->flush && (c->scale_kind == S_DENORMAL || c->x_kind == X_LARGE))
                 bound += 1e-4;
             if (act == ACT_BF16)
