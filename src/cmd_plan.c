@@ -197,9 +197,11 @@ static void add_json(struct text *t, const struct plan *p)
 
 static void add_machine(struct text *t, const struct machine *m)
 {
-    text_printf(t, "machine  %.1f GB of memory, read at %.1f GB/s; drive %.2f GB/s; %d cores, %s",
-                (double)m->ram_bytes * 1e-9, m->ram_read_gbps, m->drive_read_gbps, m->cores,
-                m->isa);
+    text_printf(t, "machine  %.1f GB of memory, read at %.1f GB/s", (double)m->ram_bytes * 1e-9,
+                m->ram_read_gbps);
+    if (m->matvec_gbps > 0)
+        text_printf(t, " (weights %.1f)", m->matvec_gbps);
+    text_printf(t, "; drive %.2f GB/s; %d cores, %s", m->drive_read_gbps, m->cores, m->isa);
     for (int i = 0; i < m->gpus; i++) {
         const struct machine_gpu *g = &m->gpu[i];
 

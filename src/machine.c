@@ -68,8 +68,9 @@ static int measure(struct machine *m, struct pool *pool, const struct machine_as
              "the page cache", checkpoint_dir(a->checkpoint));
     m->drive_read_gbps = drive.gbps;
     m->ram_read_gbps = measure_ram(pool);
+    m->matvec_gbps = measure_matvec(pool, a->kernels);
     m->cpu_gmacs = measure_products(pool, a->kernels);
-    if (!(m->ram_read_gbps > 0 && m->cpu_gmacs > 0))
+    if (!(m->ram_read_gbps > 0 && m->matvec_gbps > 0 && m->cpu_gmacs > 0))
         return fail(e, -ENOMEM, "no memory to measure with");
     return 0;
 }
@@ -132,7 +133,8 @@ int machine_get(struct machine *m, const struct machine_ask *a, struct err *e)
 
     if (rc)
         return rc;
-    all = kept = !a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log);
+    kept = !a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log);
+    all = kept = kept && m->matvec_gbps > 0;
     for (int i = 0; i < m->gpus; i++)
         all &= measured(&m->gpu[i]);
     if (all)
@@ -148,8 +150,9 @@ int machine_get(struct machine *m, const struct machine_ask *a, struct err *e)
 void machine_write(struct text *t, const struct machine *m)
 {
     text_printf(t, "{\"ram_bytes\": %zu, \"ram_read_gbps\": %.4g, \"drive_read_gbps\": %.4g, "
-                "\"cpu_gmacs\": %.4g, \"cores\": %d, \"isa\": ", m->ram_bytes, m->ram_read_gbps,
-                m->drive_read_gbps, m->cpu_gmacs, m->cores);
+                "\"matvec_gbps\": %.4g, \"cpu_gmacs\": %.4g, \"cores\": %d, \"isa\": ",
+                m->ram_bytes, m->ram_read_gbps, m->drive_read_gbps, m->matvec_gbps, m->cpu_gmacs,
+                m->cores);
     text_json_bytes(t, m->isa, strlen(m->isa));
     text_puts(t, ", \"gpus\": [");
     for (int i = 0; i < m->gpus; i++) {
@@ -257,7 +260,8 @@ static void read_gpus(struct config *c, struct machine *m)
 int machine_read(struct machine *m, const char *json, size_t n, const char *name, struct err *e)
 {
     static const char *const known[] = { "ram_bytes", "ram_read_gbps", "drive_read_gbps",
-                                         "cpu_gmacs", "cores", "isa", "gpus", NULL };
+                                         "matvec_gbps", "cpu_gmacs", "cores", "isa", "gpus",
+                                         NULL };
     struct machine r = { 0 };
     struct config c;
     int rc;
@@ -268,6 +272,7 @@ int machine_read(struct machine *m, const char *json, size_t n, const char *name
         r.ram_bytes = read_bytes(&c, c.root, "ram_bytes");
         r.ram_read_gbps = read_rate(&c, c.root, "ram_read_gbps", CONFIG_REQUIRED_REAL);
         r.drive_read_gbps = read_rate(&c, c.root, "drive_read_gbps", CONFIG_REQUIRED_REAL);
+        r.matvec_gbps = read_rate(&c, c.root, "matvec_gbps", 0);
         r.cpu_gmacs = read_rate(&c, c.root, "cpu_gmacs", 0);
         r.cores = config_int(&c, c.root, "cores", 1, CORES_MAX, CONFIG_REQUIRED);
         read_name(&c, c.root, "isa", r.isa, sizeof(r.isa));
@@ -331,6 +336,7 @@ bool machine_load(struct machine *m, const char *dir, const struct checkpoint *c
     strcpy(m->isa, kept.isa);
     m->ram_read_gbps = kept.ram_read_gbps;
     m->drive_read_gbps = kept.drive_read_gbps;
+    m->matvec_gbps = kept.matvec_gbps;
     m->cpu_gmacs = kept.cpu_gmacs;
     for (int i = 0; i < m->gpus && i < kept.gpus; i++) {
         if (strcmp(m->gpu[i].name, kept.gpu[i].name))

@@ -23,6 +23,7 @@ struct machine {
     size_t ram_bytes;           /* of the machine, or of the tightest control group */
     double ram_read_gbps;       /* all cores together */
     double drive_read_gbps;     /* large direct reads of the model's shards */
+    double matvec_gbps;         /* 4-bit weights in RAM times one token; 0: not measured */
     double cpu_gmacs;           /* 10^9 multiplications of 4-bit weights a second, many tokens */
     int cores;                  /* physical ones that may be used */
     char isa[16];
@@ -56,8 +57,8 @@ void machine_save(const struct machine *m, const char *dir, const struct checkpo
                   struct log *l);
 
 /* The JSON object, which machine_read() takes.  Reading is strict: every key of it must be
- * there, but for cpu_gmacs, a GPU's gmacs, its free_bytes and the figures "beside", and no other.
- * -EBADMSG. */
+ * there, but for matvec_gbps, cpu_gmacs, a GPU's gmacs, its free_bytes and the figures "beside",
+ * and no other.  -EBADMSG. */
 void machine_write(struct text *t, const struct machine *m);
 int  machine_read(struct machine *m, const char *json, size_t n, const char *name,
                   struct err *e);

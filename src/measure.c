@@ -1,5 +1,5 @@
-/* Short loops over memory, kernels and drive.  The best of a few rounds counts: a neighbour
- * can only make a round slower. */
+/* Short loops over memory, kernels and drive.  For what a machine can do the best of a few rounds
+ * counts, since a neighbour can only make a round slower; for what it will do, the middle one. */
 #include "src/measure.h"
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
@@ -19,6 +19,9 @@ enum {
 
     ROWS = 1024, COLS = 3072, GROUP = 32, TOKENS = 64,      /* an expert's matrix */
     PRODUCT_ROUNDS = 32,
+    WEIGHT_BYTES = ROWS * COLS / 2,
+    MATRIX_BYTES = WEIGHT_BYTES + ROWS * (COLS / GROUP) * (int)sizeof(bf16),
+    PART_MATRICES = RAM_BYTES / RAM_PARTS / MATRIX_BYTES, MATVEC_ROUNDS = 512,
 
     READ_BYTES = 2 << 20,               /* between the two extents of an expert */
     DRIVE_SLOTS = 8,
@@ -99,6 +102,72 @@ double measure_ram(struct pool *p)
     pool_end(p);
     munmap(j.word, RAM_BYTES);
     return part_bytes(&j) / best * 1e-9;
+}
+
+/* The same memory as experts' matrices, weights and scales of each side by side. */
+struct matvec_job {
+    struct ram_job ram;
+    const struct cpu_kernels *k;
+    uint8_t *packed;
+    float *y;                           /* [ROWS] */
+};
+
+static void multiply_part(void *arg, int worker, int workers)
+{
+    const struct matvec_job *j = arg;
+    const uint8_t *part = (const uint8_t *)(j->ram.word + (size_t)j->ram.part * j->ram.words);
+    size_t stride = j->k->pack_bytes[j->k->act[W_INT4]](COLS), from, to;
+
+    pool_share(ROWS, 16, worker, workers, &from, &to);
+    for (int i = 0; i < PART_MATRICES; i++) {
+        const uint8_t *at = part + (size_t)i * MATRIX_BYTES;
+        struct matrix m = { W_INT4, ROWS, COLS, GROUP, at, at + WEIGHT_BYTES, NULL };
+
+        j->k->mul[W_INT4](j->y, ROWS, &m, j->packed, stride, 1, (int)from, (int)to);
+    }
+}
+
+static int upwards(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Rounds for ram_seconds, at most as many as there is room for; the middle one in seconds. */
+static double middle_round(struct matvec_job *j, struct pool *p)
+{
+    double seconds[MATVEC_ROUNDS], end = clock_now() + ram_seconds;
+    int n = 0;
+
+    pool_begin(p);
+    do {
+        j->ram.part = n % RAM_PARTS;
+        seconds[n++] = timed_run(p, multiply_part, j);
+    } while (n < MATVEC_ROUNDS && (n < RAM_PARTS || clock_now() < end));
+    pool_end(p);
+    qsort(seconds, (size_t)n, sizeof(*seconds), upwards);
+    return seconds[n / 2];
+}
+
+double measure_matvec(struct pool *p, const struct cpu_kernels *k)
+{
+    enum act act = k->act[W_INT4];
+    struct matvec_job j = { .k = k };
+    float *x = calloc(COLS, sizeof(*x));
+    double seconds = INFINITY;
+
+    j.packed = aligned_alloc(ACT_ALIGN, k->pack_bytes[act](COLS));
+    j.y = malloc(ROWS * sizeof(*j.y));
+    if (x && j.packed && j.y && ram_open(&j.ram, p)) {
+        k->pack[act](j.packed, x, COLS);
+        seconds = middle_round(&j, p);
+        munmap(j.ram.word, RAM_BYTES);
+    }
+    free(x);
+    free(j.packed);
+    free(j.y);
+    return (double)PART_MATRICES * MATRIX_BYTES / seconds * 1e-9;
 }
 
 struct beside_job {

@@ -12,7 +12,11 @@ struct cpu_kernels;
 /* GB/s of all workers reading memory that no cache holds. */
 double measure_ram(struct pool *p);
 
-/* The same while copies from RAM to a GPU are under way all the time, and what those reach. */
+/* GB/s of 4-bit weights in such memory that all workers multiply by one token, which is what
+ * decoding reads them at. */
+double measure_matvec(struct pool *p, const struct cpu_kernels *k);
+
+/* measure_ram() while copies from RAM to a GPU are under way all the time, and what those reach. */
 struct beside_speed {
     double ram_gbps, h2d_gbps;  /* in the mean: what either does to the other is what counts */
 };

@@ -7,8 +7,8 @@
  * next layer's router needs this layer's result.  `layers` is what a layer costs whatever its
  * bytes: threads and processors that wait for each other, a hand-over where the GPU lacks an
  * expert that was chosen; `drive` holds 0.1 ms for each layer that misses an expert.  `ram` is
- * the read loop times 0.85, which is what the kernels reach.  With a GPU the experts in RAM are
- * read by the cores and by the GPU across PCIe, where both together are faster than the cores.
+ * what the kernels were seen to read, else 0.85 of the read loop.  With a GPU the experts in RAM
+ * are read by the cores and by the GPU across PCIe, where both together are faster than the cores.
  * A prompt is bound by the processor besides: a batch reads each expert once, and multiplies it
  * by every token that chose it.
  *
@@ -17,8 +17,9 @@
  *
  * because experts stream into VRAM while the GPU multiplies.  In a short batch the CPU takes some
  * of the absent ones.  Measured on an H200 (350,000 to 395,000 gmacs, PCIe 55.1 GB/s) beside 16
- * cores, 24 real layers, in tok/s: 8192 tokens, all seated 30,633, none 13,635; 512 tokens, none
- * seated 1392; 40 layers, 3634 of 9984 experts seated, 1024 tokens 1687.  t_predict.c compares. */
+ * cores, 24 real layers, in tok/s: 512, 1024, 2048 and 8192 tokens, all seated, 16,695, 22,631,
+ * 26,800 and 30,563; 8192, none seated, 13,635, and 512 1392; 40 layers, 3634 of 9984 experts
+ * seated, 1024 tokens 1687.  t_predict.c compares. */
 #include "src/predict.h"
 #include "cpu/kv.h"
 #include "src/split.h"
@@ -35,13 +36,14 @@ static const double core_gmacs = 40;            /* where nobody measured: AVX2, 
 static const double handoff_seconds = 9.2e-6;   /* a layer, CPU and GPU */
 static const double boundary_seconds = 15e-6;   /* a layer: workers meet, a dozen times */
 /* A layer on the GPU: nine kernels that wait for each other, and the latency of memory at the
- * beginning and end of each.  Measured on an H200: 87 us for the mean layer's 94 MB, of which
- * 26 are those bytes at 0.85 of 4200 GB/s. */
-static const double gpu_layer_seconds = 60e-6;
+ * beginning and end of each.  Measured on an H200: 71 us for the mean layer's 94 MB, of which
+ * 27 are those bytes at 0.85 of 4100 GB/s.  A prompt's batch has three dozen kernels, which
+ * begin with tiles to fill and dequantise what cuBLAS multiplies. */
+static const double gpu_layer_seconds = 42e-6, gpu_batch_layer_seconds = 300e-6;
 static const double gpu_gmacs = 35000;          /* where nobody measured: RTX 3090 */
-/* Of the GPU's large product, by a prompt on an H200: the products of 8192 tokens, whose tiles
- * have tails and padding, and attention (full layers 0.33, windows 0.26). */
-static const double gpu_product_efficiency = 0.39, gpu_attention_efficiency = 0.32;
+/* Of the GPU's large product, by a prompt on an H200: a further token's products, mostly those of
+ * experts, whose tiles have tails and padding, and attention (full layers 0.33, windows 0.26). */
+static const double gpu_product_efficiency = 0.373, gpu_attention_efficiency = 0.32;
 static const double h2d_efficiency = 0.95;      /* 31.3 GB in 0.601 s */
 static const double guessed_vram_gbps = 400, guessed_h2d_gbps = 12;
 
@@ -147,12 +149,18 @@ struct speeds {
     double cpu_macs, gpu_macs;          /* a second; the GPU's are those of its large product */
 };
 
+/* Weights that the cores multiply by a token, GB/s. */
+static double cores_gbps(const struct machine *m)
+{
+    return m->matvec_gbps > 0 ? m->matvec_gbps : m->ram_read_gbps * ram_efficiency;
+}
+
 /* While the CPU computes experts where they lie, the GPU may fetch others. */
 static double shared_ram_speed(const struct machine *m, const struct placement *p)
 {
     const struct machine_gpu *g = &m->gpu[0];
-    double alone = m->ram_read_gbps * ram_efficiency;
-    double cores = g->ram_read_beside_gbps * ram_efficiency;
+    double alone = cores_gbps(m);
+    double cores = g->ram_read_beside_gbps * alone / m->ram_read_gbps;
     double link = g->h2d_beside_gbps * h2d_efficiency;
     bool both = p->gpu && p->uploads && cores > 0 && link > 0;
 
@@ -167,7 +175,7 @@ static struct speeds speeds_of(const struct machine *m, const struct placement *
 
     out->guessed_gpu = p->gpu && !(g->vram_gbps > 0 && g->h2d_gbps > 0);
     return (struct speeds){
-        .ram = m->ram_read_gbps * ram_efficiency * 1e9,
+        .ram = cores_gbps(m) * 1e9,
         .vram = (g->vram_gbps > 0 ? g->vram_gbps : guessed_vram_gbps) * vram_efficiency * 1e9,
         .drive = m->drive_read_gbps * drive_efficiency * 1e9,
         .h2d = (g->h2d_gbps > 0 ? g->h2d_gbps : guessed_h2d_gbps) * h2d_efficiency * 1e9,
@@ -230,7 +238,7 @@ static double on_gpu(const struct needs *n, const struct placement *p, const str
     double macs = each.products / gpu_product_efficiency +
                   each.attention / gpu_attention_efficiency;
 
-    return n->shape->layers * gpu_layer_seconds + take(bytes, v->vram) +
+    return n->shape->layers * gpu_batch_layer_seconds + take(bytes, v->vram) +
            p->batch * macs / v->gpu_macs;
 }
 

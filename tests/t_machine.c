@@ -11,8 +11,8 @@
 #include <errno.h>
 
 static const struct machine example = {
-    .ram_bytes = 64000000000, .ram_read_gbps = 78.25, .drive_read_gbps = 6.9, .cpu_gmacs = 900,
-    .cores = 16, .isa = "avx512vnni", .gpus = 1,
+    .ram_bytes = 64000000000, .ram_read_gbps = 78.25, .drive_read_gbps = 6.9, .matvec_gbps = 70.5,
+    .cpu_gmacs = 900, .cores = 16, .isa = "avx512vnni", .gpus = 1,
     .gpu = { { "RTX \"3090\"", 25438126080, 936.5, 24.25, 25000000000, 35000, 61.5, 21.75 } },
 };
 
@@ -30,7 +30,8 @@ static void test_json(void)
     machine_write(&t, &example);
     ok(!read_text(&m, t.s, &e), "%s %s", t.s, e.text);
     ok(m.ram_bytes == example.ram_bytes && m.ram_read_gbps == 78.25 && m.cores == 16 &&
-       m.drive_read_gbps == 6.9 && m.cpu_gmacs == 900 && !strcmp(m.isa, example.isa) &&
+       m.drive_read_gbps == 6.9 && m.matvec_gbps == 70.5 && m.cpu_gmacs == 900 &&
+       !strcmp(m.isa, example.isa) &&
        m.gpus == 1 && !strcmp(m.gpu[0].name, example.gpu[0].name) &&
        m.gpu[0].vram_bytes == 25438126080 && m.gpu[0].h2d_gbps == 24.25 &&
        m.gpu[0].free_bytes == 25000000000 && m.gpu[0].gmacs == 35000 &&
@@ -85,7 +86,8 @@ static void test_refusals(void)
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
         ok(read_text(&m, bad[i].json, &e) == -EBADMSG && strstr(e.text, bad[i].words) &&
            strstr(e.text, "m.json") && m.cores == 99, "%s", e.text);
-    ok(!read_text(&m, good, &e) && m.cpu_gmacs == 0, "a description without cpu_gmacs");
+    ok(!read_text(&m, good, &e) && m.cpu_gmacs == 0 && m.matvec_gbps == 0,
+       "a description without cpu_gmacs and matvec_gbps");
 }
 
 /* The one file in a directory of figures. */
@@ -111,8 +113,10 @@ static void test_kept(const struct checkpoint *c)
     m.ram_read_gbps = 0;
     ok(!machine_load(&m, dir, c, &l) && !l.notices, "nothing is kept yet, and that is no fault");
     machine_save(&example, dir, c, &l);
-    ok(machine_load(&m, dir, c, &l) && m.ram_read_gbps == 78.25 && m.gpu[0].vram_gbps == 936.5 &&
-       m.gpu[0].ram_read_beside_gbps == 61.5 && m.gpu[0].h2d_beside_gbps == 21.75,
+    m.matvec_gbps = 0;
+    ok(machine_load(&m, dir, c, &l) && m.ram_read_gbps == 78.25 && m.matvec_gbps == 70.5 &&
+       m.gpu[0].vram_gbps == 936.5 && m.gpu[0].ram_read_beside_gbps == 61.5 &&
+       m.gpu[0].h2d_beside_gbps == 21.75,
        "kept and found");
     strcpy(m.gpu[0].name, "another");
     m.gpu[0].vram_gbps = 0;
@@ -153,9 +157,9 @@ static void test_measured(const struct checkpoint *c)
     if (!a.kernels)
         a.kernels = cpu_kernels(CPU_REF);
     ok(!machine_get(&m, &a, &e) && m.ram_read_gbps > 0.5 && m.drive_read_gbps > 0.001 &&
-       m.cpu_gmacs > 0.01 && m.cores > 0 && m.ram_bytes > 0,
-       "RAM %.1f GB/s, drive %.2f GB/s, %.1f GMAC/s, %d cores %s", m.ram_read_gbps,
-       m.drive_read_gbps, m.cpu_gmacs, m.cores, e.text);
+       m.matvec_gbps > 0.01 && m.cpu_gmacs > 0.01 && m.cores > 0 && m.ram_bytes > 0,
+       "RAM %.1f GB/s, weights %.1f, drive %.2f, %.1f GMAC/s, %d cores %s", m.ram_read_gbps,
+       m.matvec_gbps, m.drive_read_gbps, m.cpu_gmacs, m.cores, e.text);
     start = clock_now();
     ok(!machine_get(&again, &a, &e) && again.cpu_gmacs > 0 && clock_now() - start < 0.3,
        "the second time from the cache, in %.3f s", clock_now() - start);
