@@ -5,6 +5,7 @@
 /* Blocks on one multiprocessor that registers must allow for up to eight tokens: with them a
  * layer of S-2.1 is on an H200 all at once, and no block runs after all others. */
 enum { GATE_WARPS = 4, GATE_BLOCKS = 6, DOWN_WARPS = 2, DOWN_BLOCKS = 16 };
+enum { GATE_AHEAD = 3, DOWN_AHEAD = 2 };        /* chunks of a warp in flight */
 
 struct step_experts {
     const struct pair *pair;            /* [n][topk] */
@@ -38,7 +39,7 @@ __global__ static void __launch_bounds__(GATE_WARPS *WARP, NT == 1 ? GATE_BLOCKS
         v.x += (size_t)(i / a.topk) * a.hidden;
         v.n = 1;
     }
-    tile_share<NT, 3>(acc, m, row0, v, warp % half, half);
+    tile_share<NT, GATE_AHEAD>(acc, m, row0, v, warp % half, half);
     tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
     __syncthreads();
     for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {
@@ -75,7 +76,7 @@ __global__ static void __launch_bounds__(DOWN_WARPS *WARP, NT == 1 ? DOWN_BLOCKS
         v = { a.inner + (size_t)i * a.expert_inner, (size_t)a.expert_inner, 1 };
     else
         v = { a.shared_inner, (size_t)m.cols, a.n };
-    tile_share<NT, 2>(acc, m, row0, v, warp, DOWN_WARPS);
+    tile_share<NT, DOWN_AHEAD>(acc, m, row0, v, warp, DOWN_WARPS);
     tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
     __syncthreads();
     for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {

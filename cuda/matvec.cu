@@ -2,9 +2,10 @@
  * and all their columns, split over its warps, so nothing is added between blocks. */
 #include "cuda/matvec.cuh"
 
-/* At most, and the blocks of so many on one multiprocessor that registers must allow for up to
- * eight tokens. */
-enum { MATVEC_WARPS = 12, MATVEC_BLOCKS = 2, LEAST_WARPS = 4, LEAST_COLUMNS = 256 };
+/* Warps of a block, at most; how many such blocks registers must allow on one multiprocessor, for
+ * up to eight tokens; chunks of a warp in flight. */
+enum { MATVEC_WARPS = 12, MATVEC_BLOCKS = 2, MATVEC_AHEAD = 3 };
+enum { LEAST_WARPS = 4, LEAST_COLUMNS = 256 };  /* of a block; of a warp, where there are more */
 
 template <int NT>
 __global__ static void __launch_bounds__(MATVEC_WARPS *WARP, NT == 1 ? MATVEC_BLOCKS : 1)
@@ -22,7 +23,7 @@ __global__ static void __launch_bounds__(MATVEC_WARPS *WARP, NT == 1 ? MATVEC_BL
     }
     const struct part &part = p.part[i];
 
-    tile_share<NT, 3>(acc, part.m, row0, v, warp, warps);
+    tile_share<NT, MATVEC_AHEAD>(acc, part.m, row0, v, warp, warps);
     tile_store<NT>(tile + warp * TILE_ROWS * 8 * NT, acc);
     __syncthreads();
     for (int j = threadIdx.x; j < TILE_ROWS * v.n; j += blockDim.x) {

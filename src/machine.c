@@ -133,8 +133,8 @@ int machine_get(struct machine *m, const struct machine_ask *a, struct err *e)
 
     if (rc)
         return rc;
-    kept = !a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log);
-    all = kept = kept && m->matvec_gbps > 0;
+    all = kept = !a->remeasure && machine_load(m, a->cache_dir, a->checkpoint, a->log) &&
+                 m->matvec_gbps > 0;
     for (int i = 0; i < m->gpus; i++)
         all &= measured(&m->gpu[i]);
     if (all)

@@ -19,6 +19,10 @@ _Noreturn void bench_die(const struct err *e);
 void bench_row(struct bench *b, const char *name, double value, const char *unit, double limit,
                double ratio, double bar);
 
+/* The same as JSON alone. */
+void bench_keep(struct bench *b, const char *name, double value, const char *unit, double limit,
+                double ratio, double bar);
+
 double bench_median(double *v, int n);  /* sorts v */
 
 /* Numbers of threads to measure with: 1, 2 and one a core, as many as this machine has.

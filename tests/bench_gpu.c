@@ -4,13 +4,14 @@
  *
  * usage: bench_gpu [--json FILE] [int4 | mxfp4] [context] [kernels | step | prefill]
  * FILE gets a row as of tests/bench.h a line. */
+#include "tests/bench.h"
 #include "tests/gpu_model.h"
 
 enum { LAYERS = 8, EXPERTS = 256, BATCH = 8192 };
 
 static double copy_rate;                /* bytes a second, measured first */
 static double blas_rate;                /* TFLOP/s of a large product, or 0 */
-static FILE *json;                      /* or NULL */
+static struct bench *bench;             /* of the rows */
 
 static void must(int rc, const struct err *e)
 {
@@ -50,38 +51,21 @@ static void s21_toy(struct toy *t, enum wformat f)
     toy_make(t, 3);
 }
 
-/* sense: ">=" or "<=" and its bar for value / limit, or "" and 0. */
-static void keep_row(const char *name, double value, const char *unit, double limit,
-                     const char *sense, double bar)
-{
-    double ratio = value / limit;
-    bool fine = *sense == '>' ? ratio >= bar : *sense == '<' ? ratio <= bar : true;
-
-    if (!json)
-        return;
-    fprintf(json, "{\"name\": \"%s\", \"value\": %.5g, \"unit\": \"%s\", \"limit\": %.5g, "
-            "\"ratio\": %.4g, \"bar\": ", name, value, unit, limit, ratio);
-    if (*sense)
-        fprintf(json, "%.3g", bar);
-    else
-        fputs("null", json);
-    fprintf(json, ", \"sense\": \"%s\", \"ok\": %s}\n", sense, fine ? "true" : "false");
-}
-
 static double time_one(struct gpu *g, const char *name, struct gpu_timing t)
 {
     bool deep = t.what == GPU_TIME_CACHE && t.tokens == 1 && t.pos == 131071;
+    double rate;
     struct err e;
 
     must(gpu_time(g, &t, &e), &e);
+    rate = t.bytes / t.microseconds * 1e6;
     if (t.what == GPU_TIME_COPY)
-        copy_rate = t.bytes / t.microseconds * 1e6;
+        copy_rate = rate;
     printf("%-44s %9.2f us %10.3f MB %8.1f GB/s  %.2f of copy\n", name, t.microseconds,
-           t.bytes * 1e-6, t.bytes / t.microseconds * 1e-3,
-           t.bytes / t.microseconds * 1e6 / copy_rate);
+           t.bytes * 1e-6, rate * 1e-9, rate / copy_rate);
     fflush(stdout);
-    keep_row(name, t.bytes / t.microseconds * 1e-3, "GB/s", copy_rate * 1e-9, deep ? ">=" : "",
-             deep ? 0.70 : 0);
+    bench_keep(bench, name, rate * 1e-9, "GB/s", copy_rate * 1e-9, rate / copy_rate,
+               deep ? 0.70 : 0);
     return t.microseconds;
 }
 
@@ -278,7 +262,8 @@ static void time_steps(struct gpu *g)
     us = time_one(g, "step of 1 token at 1k, 8 layers and head", step);
     us -= time_one(g, "head", head);
     printf("  that is %.2f us a layer, head apart\n", us / LAYERS);
-    keep_row("a layer of a step at 1k, head apart", us / LAYERS, "us", 90, "<=", 1);
+    bench_keep(bench, "a layer of a step at 1k, head apart", us / LAYERS, "us", 90,
+               us / LAYERS / 90, -1);
     step.tokens = 4;
     time_one(g, "step of 4 tokens at 1k", step);
     time_hand_over(g, 0, false);
@@ -291,20 +276,17 @@ static void time_steps(struct gpu *g)
 
 int main(int argc, char **argv)
 {
-    bool rows = argc > 2 && !strcmp(argv[1], "--json");
-    char **arg = argv + (rows ? 2 : 0);
-    int args = argc - (rows ? 2 : 0);
-    enum wformat f = args > 1 && !strcmp(arg[1], "mxfp4") ? W_MXFP4 : W_INT4;
-    int context = args > 2 && atoi(arg[2]) > 8192 ? atoi(arg[2]) : 131072;
-    const char *only = args > 3 ? arg[3] : NULL;
+    enum wformat f;
+    int context;
+    const char *only;
     struct toy t;
     struct gpu_config c;
     struct gpu *g;
 
-    if (rows && !(json = fopen(argv[2], "w"))) {
-        perror(argv[2]);
-        return 1;
-    }
+    bench = bench_open(&argc, &argv);
+    f = argc > 1 && !strcmp(argv[1], "mxfp4") ? W_MXFP4 : W_INT4;
+    context = argc > 2 && atoi(argv[2]) > 8192 ? atoi(argv[2]) : 131072;
+    only = argc > 3 ? argv[3] : NULL;
     s21_toy(&t, f);
     c = toy_config(&t, context, context < BATCH ? context : BATCH, GPU_KV_Q8);
     printf("%.2f GB of VRAM\n", (double)gpu_bytes(&c) * 1e-9);
@@ -329,5 +311,6 @@ int main(int argc, char **argv)
         for (int n = 512; n <= c.batch; n *= 16)
             time_batch(g, &t.s, layer, n);
     gpu_close(g);
-    return json && fclose(json) ? 1 : 0;
+    bench_close(bench);
+    return 0;
 }
